@@ -1,0 +1,54 @@
+"""MARFT-T: token-level trust region with action decomposition (MARFT, arXiv 2504.16129; POAD, arXiv 2405.15821)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from marft.algorithms.advantages import token_gae, whiten
+from marft.algorithms.experience import Estimate, Experience, Surrogate, ValuesAt, to_rows
+from marft.algorithms.losses import Aggregation, token_surrogate, turn_weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarftToken:
+    lam: float
+    token_gamma: float
+    token_lam: float
+    whiten: bool
+    clip_low: float
+    clip_high: float
+    aggregation: Aggregation
+    values_at: ValuesAt | None = "token"
+
+    def estimate(self, experience: Experience) -> Estimate:
+        """Token-level GAE through all turns of an episode, end to end."""
+        assert experience.values is not None
+        turn_N, ends_N = experience.turn_N, experience.ends_N
+        episode_N = experience.episode_K[turn_N]
+        rewards_N = experience.values.new_zeros(len(turn_N))
+        rewards_N[ends_N] = experience.reward_K
+        rows = len(experience.final_E)
+        values, mask, column = to_rows(experience.values, episode_N, rows)
+        rewards, _, _ = to_rows(rewards_N, episode_N, rows)
+        ends, _, _ = to_rows(ends_N, episode_N, rows)
+        advantages = token_gae(
+            rewards, values, ends, mask, experience.final_E,
+            gamma=experience.gamma, lam=self.lam, token_gamma=self.token_gamma, token_lam=self.token_lam,
+        )[episode_N, column]  # fmt: skip
+        returns = advantages + experience.values
+        if self.whiten:
+            advantages = whiten(advantages, experience.agent_K[turn_N])
+        return Estimate(advantages_N=advantages, returns=returns)
+
+    def weights(self, length_K: Tensor, agent_K: Tensor) -> Tensor:
+        return turn_weights(length_K, agent_K, self.aggregation)
+
+    def surrogate(
+        self, logprobs_N: Tensor, old_N: Tensor, advantages_N: Tensor, weight_N: Tensor, turn_N: Tensor, words_K: Tensor
+    ) -> Surrogate:
+        loss, clipped_N = token_surrogate(
+            logprobs_N, old_N, advantages_N, weight_N, low=self.clip_low, high=self.clip_high
+        )
+        return Surrogate(loss=loss, clipped_N=clipped_N)

@@ -1,0 +1,163 @@
+"""The command line: `marft train | eval | play | export | recipes`. Everything heavy is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from marft.types import MarftError
+from marft.version import __version__
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0: success; 2: the user's mistake, one line; 1: anything else."""
+    try:
+        arguments = parse_arguments(argv)
+        result: int = arguments.command(arguments)
+        return result
+    except MarftError as error:
+        print(f"marft: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("marft: interrupted; marft train --resume --run DIR goes on from the last checkpoint", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # the reader of our output has gone, as `marft recipes | head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """A mistake is one line here as everywhere, without the usage text before it."""
+
+    def error(self, message: str) -> NoReturn:
+        raise MarftError(f"{message}; see {self.prog} --help")
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """argparse takes words only in one place; ours may stand before and after options."""
+    arguments, rest = parser().parse_known_args(argv)
+    for word in rest:
+        if word.startswith("-") or not hasattr(arguments, "words"):
+            raise MarftError(f"unknown argument {word!r}; see marft --help")
+    if rest:
+        arguments.words = [*arguments.words, *rest]
+    return arguments
+
+
+def parser() -> argparse.ArgumentParser:
+    top = OneLineParser(
+        prog="marft", description="Train a team of language-model agents together with reinforcement learning."
+    )
+    top.add_argument("--version", action="version", version=f"marft {__version__}")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+
+    train = commands.add_parser("train", help="train a team (without arguments: the embedded default, minutes on a laptop)")
+    train.add_argument("words", nargs="*", metavar="CONFIG.yaml | RECIPE | key=value", help="what to train, and overrides")
+    train.add_argument("--run", type=Path, metavar="DIR", help="the run directory (default: runs/RECIPE-NUMBER)")
+    train.add_argument("--resume", action="store_true", help="go on with the run in --run DIR")
+    train.add_argument("--at", type=int, metavar="N", help="with --resume: go back to the checkpoint of iteration N")
+    train.set_defaults(command=train_command)
+
+    evaluate = commands.add_parser("eval", help="evaluate a run, or an untrained team, on held-out tasks")
+    evaluate.add_argument("words", nargs="*", metavar="RUN | CONFIG.yaml | RECIPE | key=value")
+    evaluate.add_argument("--json", action="store_true", help="print JSON")
+    evaluate.set_defaults(command=eval_command)
+
+    play = commands.add_parser("play", help="watch a team solve one task")
+    play.add_argument("words", nargs="*", metavar="RUN | CONFIG.yaml | RECIPE | key=value")
+    play.add_argument("--task", type=int, default=0, metavar="N", help="which held-out task (default: 0)")
+    play.add_argument("--prompt", metavar="TEXT", help="a task of your own; it is not graded")
+    play.add_argument("--show-prompts", action="store_true", help="print exactly what each agent saw")
+    play.set_defaults(command=play_command)
+
+    export = commands.add_parser("export", help="write a run's adapters as plain PEFT folders")
+    export.add_argument("run", type=Path, metavar="RUN")
+    export.add_argument("folder", type=Path, metavar="DIR")
+    export.add_argument("--at", type=int, metavar="N", help="of the checkpoint of iteration N (default: the newest)")
+    export.set_defaults(command=export_command)
+
+    recipes = commands.add_parser("recipes", help="list the embedded recipes")
+    recipes.set_defaults(command=recipes_command)
+    return top
+
+
+def train_command(arguments: argparse.Namespace) -> int:
+    from marft.training.start import resume_run, start_run
+
+    source, overrides = split_words(arguments.words)
+    if arguments.at is not None and not arguments.resume:
+        raise MarftError("--at goes with --resume: it names the checkpoint to go back to")
+    if not arguments.resume:
+        start_run(source, overrides, arguments.run)
+        return 0
+    if arguments.run is None:
+        raise MarftError("--resume needs --run DIR: which run to go on with")
+    if source is not None:
+        raise MarftError(f"--resume takes the run's own config; drop {source!r} (key=value overrides may stay)")
+    resume_run(arguments.run, overrides, arguments.at)
+    return 0
+
+
+def eval_command(arguments: argparse.Namespace) -> int:
+    from marft.training.compose import eval_settings
+    from marft.training.evaluation import evaluate
+    from marft.training.start import seat
+
+    config, parts = seat(*split_words(arguments.words))
+    if not config.eval.tasks:
+        raise MarftError("eval.tasks is 0: say how many held-out tasks to play, as in eval.tasks=512")
+    row = evaluate(parts.table, eval_settings(config), config.seed)
+    print(json.dumps(row) if arguments.json else describe(row))
+    return 0
+
+
+def describe(row: dict[str, Any]) -> str:
+    lines = [f"{row['tasks']} held-out tasks"]
+    if "accuracy" in row:
+        low, high = row["accuracy_ci95"]
+        lines.append(f"accuracy {row['accuracy']:.3f}  (95 % interval {low:.3f} to {high:.3f})")
+    lines.append(f"reward   {row['reward']:.3f}")
+    lines += [f"{agent}: {tokens:.1f} tokens a turn" for agent, tokens in row["tokens"].items()]
+    if row["failed"]:
+        lines.append(f"{row['failed']} episodes failed")
+    return "\n".join(lines)
+
+
+def play_command(arguments: argparse.Namespace) -> int:
+    from marft.training.start import play_once
+
+    play_once(*split_words(arguments.words), task=arguments.task, prompt=arguments.prompt, show=arguments.show_prompts)
+    return 0
+
+
+def export_command(arguments: argparse.Namespace) -> int:
+    from marft.runs.export import export_adapters
+
+    for line in export_adapters(arguments.run, arguments.folder, arguments.at):
+        print(line)
+    return 0
+
+
+def recipes_command(arguments: argparse.Namespace) -> int:
+    from marft.config import recipes
+
+    for name, line in recipes().items():
+        print(f"{name:16s} {line}")
+    return 0
+
+
+def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """At most one word without `=` (what to run); the others are overrides."""
+    sources = [word for word in words if "=" not in word]
+    if len(sources) > 1:
+        raise MarftError(f"one config at a time: {sources[0]!r} or {sources[1]!r}; overrides are written key=value")
+    return (sources[0] if sources else None), [word for word in words if "=" in word]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""Chained integer arithmetic: "Start with 17. Add 5. Multiply by 3. Subtract 4." → 62.
+
+Level L has L + 1 operations; every intermediate result lies in 0…99. Tasks are made from (split, level, index), and a
+hash of the chain decides which split it belongs to, so train and test never share a chain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from marft.envs.base import Environment, Split
+from marft.types import Reward, Task, Turn
+
+VERBS = {"+": "Add", "-": "Subtract", "*": "Multiply by"}
+HELD_OUT = 8  # one chain in HELD_OUT belongs to the test split
+SIZES: dict[Split, int] = {"train": 100_000, "test": 5_000}
+ANSWER = re.compile(r"Answer:\s*(-?\d{1,9})(?!\d)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """A start value and the operations done to it, in order."""
+
+    start: int
+    steps: tuple[tuple[str, int], ...]
+
+    def values(self) -> list[int]:
+        """Start value and every intermediate result; the last one is the answer."""
+        values = [self.start]
+        for operator, operand in self.steps:
+            values.append(apply(operator, values[-1], operand))
+        return values
+
+    def prompt(self) -> str:
+        return " ".join([f"Start with {self.start}.", *(f"{VERBS[o]} {n}." for o, n in self.steps)])
+
+
+def apply(operator: str, value: int, operand: int) -> int:
+    match operator:
+        case "+":
+            return value + operand
+        case "-":
+            return value - operand
+        case "*":
+            return value * operand
+    raise ValueError(f"unknown operator {operator!r}")
+
+
+def draw_chain(rng: random.Random, operations: int) -> Chain:
+    """A random chain whose intermediate results stay in 0…99."""
+    value = start = rng.randint(2, 60)
+    steps: list[tuple[str, int]] = []
+    for _ in range(operations):
+        choices = [o for o, possible in (("+", value < 99), ("-", value > 0), ("*", 0 < value < 50)) if possible]
+        operator = rng.choice(choices)
+        limit = {"+": 99 - value, "-": value, "*": 99 // max(value, 1)}[operator]
+        operand = rng.randint(2, min(9, limit)) if operator == "*" else rng.randint(1, min(40, limit))
+        steps.append((operator, operand))
+        value = apply(operator, value, operand)
+    return Chain(start=start, steps=tuple(steps))
+
+
+def split_of(chain: Chain) -> Split:
+    digest = hashlib.sha256(chain.prompt().encode()).digest()
+    return "test" if digest[0] % HELD_OUT == 0 else "train"
+
+
+class ArithmeticTasks(Sequence[Task]):
+    """Tasks of one split and level, made on demand from their index."""
+
+    def __init__(self, split: Split, level: int) -> None:
+        self.split: Split = split
+        self.level = level
+
+    def __len__(self) -> int:
+        return SIZES[self.split]
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Task]: ...
+    def __getitem__(self, index: int | slice) -> Task | Sequence[Task]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        name = f"arithmetic/{self.split}/{self.level}/{index}"
+        rng = random.Random(name)
+        while split_of(chain := draw_chain(rng, self.level + 1)) != self.split:
+            pass
+        return Task(id=name, prompt=chain.prompt(), data={"answer": chain.values()[-1]})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    task: Task
+    said: str | None = None  # the latest message
+
+
+class Arithmetic(Environment[State]):
+    """Reward 1 when the team's last message ends in the right "Answer: N", else 0."""
+
+    def __init__(self, level: int = 2) -> None:
+        if not 1 <= level <= 8:
+            raise ValueError(f"level must lie in 1…8, not {level}")
+        self.level = level
+
+    def tasks(self, split: Split) -> Sequence[Task]:
+        return ArithmeticTasks(split, self.level)
+
+    def reset(self, task: Task) -> State:
+        return State(task=task)
+
+    def transition(self, state: State, turn: Turn) -> State:
+        return State(task=state.task, said=turn.text)
+
+    def reward(self, state: State) -> Reward:
+        answers = ANSWER.findall(state.said or "")
+        correct = len(answers) == 1 and int(answers[0]) == state.task.data["answer"]
+        return Reward(team=float(correct), correct=correct)

@@ -1,0 +1,42 @@
+"""What an environment is: tasks, and a pure state machine that turns a team's messages into a reward."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic, Literal, TypeVar
+
+from marft.types import Reward, Task, Turn
+
+Split = Literal["train", "test"]
+State = TypeVar("State")
+
+
+class Environment(ABC, Generic[State]):
+    """Subclass it with four methods. States are values: `transition` returns a new one and changes nothing, so that an
+    episode can be forked and replayed from any turn."""
+
+    @abstractmethod
+    def tasks(self, split: Split) -> Sequence[Task]:
+        """All tasks of a split, in a fixed order; the two splits share none."""
+
+    @abstractmethod
+    def reset(self, task: Task) -> State:
+        """The state before anybody has spoken."""
+
+    @abstractmethod
+    def transition(self, state: State, turn: Turn) -> State:
+        """The state after `turn`."""
+
+    @abstractmethod
+    def reward(self, state: State) -> Reward:
+        """What `state` is worth, should the episode end here."""
+
+    def observe(self, state: State) -> str:
+        """What the environment shows every agent beside the task; nothing by default."""
+        return ""
+
+    def step(self, state: State, turn: Turn) -> tuple[State, Reward]:
+        """One turn: the next state and its reward."""
+        following = self.transition(state, turn)
+        return following, self.reward(following)

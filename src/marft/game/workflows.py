@@ -1,0 +1,35 @@
+"""Workflows decide who acts when. A workflow is plain async Python: `async def workflow(game): await game.act(...)`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from marft.types import MarftError
+
+if TYPE_CHECKING:
+    from marft.game.play import Game
+
+Workflow = Callable[["Game"], Awaitable[None]]
+
+
+async def sequential(game: Game) -> None:
+    """Every agent once, in the order in which the config lists them."""
+    for name in game.team:
+        await game.act(name)
+
+
+def find_workflow(name: str) -> Workflow:
+    """`sequential`, or the user's own as `package.module:function`."""
+    if name == "sequential":
+        return sequential
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise MarftError(f"team.workflow: cannot import {name!r}: {error}") from None
+    if not callable(found):
+        raise MarftError(f"team.workflow: {name!r} is not a function")
+    workflow: Workflow = found
+    return workflow

@@ -1,0 +1,115 @@
+"""Attention without padding in the rest of the model, plugged into any transformers model by its attention interface.
+
+A model whose attention implementation is `marft` hands queries, keys and values to the `Attend` object that the caller
+passed as `attend=`. Three exist: `Packed` here (training: many sequences end to end in one row), and the local engine's
+`Prefill` and `Decode`, which also write its cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from inspect import signature
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+NAME = "marft"
+
+
+class Attend(Protocol):
+    """Attention of one pass: q [B, H, T, d], k and v [B, G, T, d] (H a multiple of G) → [B, T, H, d]."""
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor: ...
+
+
+def dispatch(module: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: None, **kwargs: Any) -> tuple[Tensor, None]:
+    attend: Attend = kwargs["attend"]
+    return attend(module.layer_idx, q, k, v, kwargs.get("scaling") or q.shape[-1] ** -0.5), None
+
+
+AttentionInterface.register(NAME, dispatch)
+
+
+class Pick(torch.autograd.Function):
+    """x [M, …] → x[index]; `index` holds no row twice, so the gradient is a plain copy back instead of a sum."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.rows = x.shape[0]
+        return x.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (index,) = ctx.saved_tensors
+        return grad.new_zeros(ctx.rows, *grad.shape[1:]).index_copy_(0, index, grad), None
+
+
+class Place(torch.autograd.Function):
+    """The inverse of `Pick`: x [N, …] → [rows, …] with x at `index` and zeros elsewhere."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor, rows: int) -> Tensor:
+        ctx.save_for_backward(index)
+        return x.new_zeros(rows, *x.shape[1:]).index_copy_(0, index, x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (index,) = ctx.saved_tensors
+        return grad.index_select(0, index), None, None
+
+
+class Packed:
+    """Causal attention inside each of S sequences laid end to end in one row of T tokens.
+
+    On CUDA in half precision the varlen flash kernel reads the row as it is. Elsewhere the sequences are spread to a
+    padded [S, L] grid for the attention product alone; right-padding needs no mask, since a causal query never looks
+    right.
+    """
+
+    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
+        self.count, self.longest = len(lengths), max(lengths)
+        sizes = torch.tensor(lengths)
+        starts = torch.zeros(self.count + 1, dtype=torch.int64)
+        starts[1:] = sizes.cumsum(0)
+        row = torch.repeat_interleave(torch.arange(self.count), sizes)
+        position = torch.arange(int(starts[-1])) - starts[row]
+        self.position_ids = position[None].to(device)
+        self.cell = (row * self.longest + position).to(device)
+        self.starts = starts.to(device, torch.int32)
+        self.last = (starts[1:] - 1).to(device)  # where each sequence ends in the row
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        if q.is_cuda and q.dtype != torch.float32:
+            return self.flash(q, k, v, scale)
+        return self.gather(self.on_grid(self.spread(q), self.spread(k), self.spread(v), scale))
+
+    @staticmethod
+    def on_grid(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        grouped = q.shape[1] != k.shape[1]
+        return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)
+
+    def spread(self, x: Tensor) -> Tensor:
+        """[1, H, T, d] → [S, H, L, d]"""
+        _, heads, _, dim = x.shape
+        grid: Tensor = Place.apply(x[0].transpose(0, 1), self.cell, self.count * self.longest)
+        return grid.view(self.count, self.longest, heads, dim).transpose(1, 2)
+
+    def gather(self, grid: Tensor) -> Tensor:
+        """[S, H, L, d] → [1, T, H, d]"""
+        picked: Tensor = Pick.apply(grid.transpose(1, 2).flatten(0, 1), self.cell)
+        return picked[None]
+
+    def flash(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        from torch.nn.attention.varlen import varlen_attn
+
+        # newer torch wants grouped heads announced, older torch takes them unasked
+        grouped = {"enable_gqa": q.shape[1] != k.shape[1]} if "enable_gqa" in signature(varlen_attn).parameters else {}
+        q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))
+        size, starts = self.longest, self.starts
+        out = varlen_attn(q, k, v, starts, starts, size, size, scale=scale, window_size=(-1, 0), **grouped)
+        assert isinstance(out, Tensor)
+        return out[None]

@@ -1,0 +1,173 @@
+"""A frozen base model with its tokenizer, ready for agents: loaded, checked, and told where a turn ends."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # of whichever http library it uses
+from jinja2 import TemplateError
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from marft.models.quiet import quiet
+from marft.models.registry import resolve
+from marft.types import MarftError, Message
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>")
+HUB_TIMEOUT = 10.0  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """`name` is as the user gave it; `end_ids` are the tokens that end a turn; `fingerprint` tells weights apart."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    name: str
+    end_ids: frozenset[int]
+    fingerprint: str
+
+
+def load(name: str, device: str, dtype: str) -> Loaded:
+    where = pick_device(device)
+    precision = pick_dtype(dtype, where)
+    source = resolve(name)
+    with quiet():
+        tokenizer, model = read(name, source, precision)
+    if not tokenizer.chat_template:
+        raise MarftError(
+            f"model {name} has no chat template, so agents cannot be told their roles: use an instruct/chat model"
+        )
+    end_ids = turn_ends(tokenizer, model)
+    if not end_ids:
+        raise MarftError(
+            f"model {name} has no end-of-turn token, so no turn would ever end: use an instruct/chat model"
+        )
+    digest = fingerprint(model)
+    try:
+        model.requires_grad_(False).eval().to(where)
+    except torch.OutOfMemoryError as error:
+        raise MarftError(
+            f"model {name} does not fit in the memory of {where}: use a smaller one or device=cpu"
+        ) from error
+    return Loaded(model=model, tokenizer=tokenizer, name=name, end_ids=end_ids, fingerprint=digest)
+
+
+def pick_device(device: str) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        chosen = torch.device("meta")
+    if chosen.type not in ("cpu", "cuda"):
+        raise MarftError(f"unknown device {device!r}: use auto, cpu, cuda or cuda:N")
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise MarftError(
+            f"device {device} is asked for, but this machine has no such GPU: use device=cpu or device=auto"
+        )
+    return chosen
+
+
+def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    if dtype == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    if dtype not in DTYPES:
+        raise MarftError(f"unknown dtype {dtype!r}: use auto, float32 or bfloat16")
+    return DTYPES[dtype]
+
+
+def read(name: str, source: str, dtype: torch.dtype) -> tuple[Any, Any]:
+    """The tokenizer and the model from a folder or the hub; a failure of either is one line."""
+    local = Path(source).is_dir()
+    # trust_remote_code=False also keeps transformers from asking a question on the terminal.
+    options: dict[str, Any] = {"local_files_only": local or not hub_answers(source), "trust_remote_code": False}
+    causal: Any = AutoModelForCausalLM  # its annotations know no loading report
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        model, report = causal.from_pretrained(source, dtype=dtype, output_loading_info=True, **options)
+    except Exception as error:  # a spoilt tokenizer.json raises nothing narrower
+        raise MarftError(explain(name, local, error)) from error
+    if missing := sorted(report["missing_keys"]):
+        # transformers fills the gaps with random numbers, which is how an encoder passes for a causal model
+        raise MarftError(f"model {name} is not a whole causal language model: {missing[0]} is missing")
+    return tokenizer, model
+
+
+def hub_answers(name: str) -> bool:
+    """One short question instead of transformers' retries, which take most of a minute to find that the hub is away."""
+    try:
+        HfApi().model_info(name, timeout=HUB_TIMEOUT)
+    except (OSError, ValueError, HTTPError):
+        return False
+    return True
+
+
+def explain(name: str, local: bool, error: Exception) -> str:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if "Unrecognized configuration class" in reason:
+        return f"model {name} is not a causal language model: use an instruct/chat model"
+    if local or not isinstance(error, OSError):
+        return f"cannot load model {name!r}: {reason}"
+    return f"cannot load model {name!r} ({reason}): give a folder (model=DIR) or connect to the Hugging Face hub"
+
+
+def turn_ends(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
+    """What the tokenizer and the generation settings name, and the usual chat markers where they are special tokens.
+
+    The padding token is never asked for: it ends a turn only where it is also one of these.
+    """
+    settings = model.generation_config
+    declared = settings.eos_token_id if settings is not None else None
+    ids = set(declared) if isinstance(declared, list) else {declared}
+    ids.add(tokenizer.eos_token_id)
+    specials = {token.content: i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    ids.update(specials.get(marker) for marker in TURN_ENDS)
+    return frozenset(i for i in ids if i is not None)
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Cheap: the first values of each parameter stand for the rest, which training would have moved together."""
+    digest = hashlib.sha256()
+    for name, values in sorted(model.named_parameters()):
+        digest.update(f"{name} {tuple(values.shape)} {values.dtype} ".encode())
+        digest.update(values.detach().flatten()[:8].float().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[int, ...]:
+    """The prompt that asks for the next turn. The template writes the special tokens itself, so encoding adds none."""
+    try:
+        text = fill(tokenizer, messages)
+    except TemplateError:  # some templates refuse a system role
+        try:
+            text = fill(tokenizer, without_system(messages))
+        except TemplateError as error:
+            roles = ", ".join(message.role for message in messages)
+            raise MarftError(f"the model's chat template refuses messages of the roles {roles}: {error}") from error
+    return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+
+def fill(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
+    chat = [{"role": message.role, "content": message.content} for message in messages]
+    return str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+
+
+def without_system(messages: Sequence[Message]) -> list[Message]:
+    """The system text in front of the first user message, or as one where no user has spoken."""
+    system = [message.content for message in messages if message.role == "system"]
+    rest = [message for message in messages if message.role != "system"]
+    first = next((i for i, message in enumerate(rest) if message.role == "user"), None)
+    if not system:
+        return rest
+    if first is None:
+        return [Message(role="user", content="\n\n".join(system)), *rest]
+    rest[first] = Message(role="user", content="\n\n".join([*system, rest[first].content]))
+    return rest

@@ -1,0 +1,162 @@
+"""Team LoRA: every adapter of the team (agents and critics) stacked beside each linear layer of one frozen base.
+
+y = W x + (α/r) · B_i A_i x, with i the adapter of the row that x belongs to. All adapters of a layer live in two
+stacked fp32 tensors, A [Σr, in] and B [Σr, out]; adapter i's parameters are views of its rows of both. Training routes
+packed tokens by contiguous segments (`Segments`), generation routes rows by a mask over the stacked rank (`Mask`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterSpec:
+    name: str
+    rank: int
+    alpha: float
+
+    @property
+    def scaling(self) -> float:
+        return self.alpha / self.rank
+
+
+class Stack:
+    """One layer's adapters: `a[i]` [r, in] and `b[i]` [r, out] are parameters that share memory with the stacks."""
+
+    def __init__(self, base: nn.Linear, specs: Sequence[AdapterSpec]) -> None:
+        total, device = sum(s.rank for s in specs), base.weight.device
+        self.all_a = torch.zeros(total, base.in_features, device=device)
+        self.all_b = torch.zeros(total, base.out_features, device=device)
+        ranks = [s.rank for s in specs]
+        self.a = [nn.Parameter(rows) for rows in self.all_a.split(ranks)]
+        self.b = [nn.Parameter(rows) for rows in self.all_b.split(ranks)]
+        self.scalings = [s.scaling for s in specs]
+        for a in self.a:
+            nn.init.kaiming_uniform_(a, a=math.sqrt(5))
+
+
+class Routing(Protocol):
+    """Which adapter each row of a pass belongs to."""
+
+    def delta(self, x: Tensor, stack: Stack) -> Tensor | None: ...
+
+
+class Segments:
+    """Contiguous runs of packed tokens, one an adapter: `adapters[j]` (None: base alone) has the next `sizes[j]` tokens.
+
+    Only adapters that have tokens take part, so the others receive no gradient at all.
+    """
+
+    def __init__(self, adapters: Sequence[int | None], sizes: Sequence[int]) -> None:
+        self.adapters, self.sizes = list(adapters), list(sizes)
+
+    def delta(self, x: Tensor, stack: Stack) -> Tensor | None:
+        if all(i is None for i in self.adapters):
+            return None
+        flat = x.flatten(0, -2)
+        pieces = []
+        for i, piece in zip(self.adapters, flat.split(self.sizes), strict=True):
+            if i is None:
+                pieces.append(piece.new_zeros(piece.shape[0], stack.all_b.shape[1]))
+            else:
+                hidden = linear(piece, stack.a[i].to(x.dtype)) * stack.scalings[i]
+                pieces.append(hidden @ stack.b[i].to(x.dtype))
+        return torch.cat(pieces).view(*x.shape[:-1], -1)
+
+
+class Mask:
+    """Rows of any order: all adapters' products at once, each row keeping only its own adapter's rank columns.
+
+    Without gradient, for generation: three kernels however many adapters the batch mixes.
+    """
+
+    def __init__(self, mask: Tensor) -> None:
+        self.mask = mask  # [rows, Σr]: the adapter's scaling on its own columns, else 0
+
+    def delta(self, x: Tensor, stack: Stack) -> Tensor | None:
+        hidden = linear(x, stack.all_a.to(x.dtype)) * self.mask.view(-1, *(1,) * (x.dim() - 2), self.mask.shape[1]).to(x.dtype)
+        return hidden @ stack.all_b.to(x.dtype)
+
+
+class TeamLinear(nn.Module):
+    """A frozen linear layer plus its stack of adapters, steered by the team's current routing."""
+
+    def __init__(self, base: nn.Linear, stack: Stack, team: TeamLora) -> None:
+        super().__init__()
+        self.base = base
+        self.stack = stack
+        self.team = [team]  # in a list: not a submodule
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.base(x)
+        routing = self.team[0].routing
+        delta = None if routing is None else routing.delta(x, self.stack)
+        return y if delta is None else y + delta
+
+
+class TeamLora:
+    """All adapters of a team on one base model, which it wraps in place."""
+
+    def __init__(self, model: nn.Module, specs: Sequence[AdapterSpec], targets: Sequence[str] | str, seed: int) -> None:
+        self.specs = {spec.name: spec for spec in specs}
+        self.index = {spec.name: i for i, spec in enumerate(specs)}
+        self.routing: Routing | None = None
+        self.layers: dict[str, TeamLinear] = {}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            for name, module in find_targets(model, targets):
+                layer = TeamLinear(module, Stack(module, specs), self)
+                parent, _, child = name.rpartition(".")
+                setattr(model.get_submodule(parent), child, layer)
+                self.layers[name] = layer
+
+    @contextmanager
+    def route(self, routing: Routing | None) -> Iterator[None]:
+        """Passes inside go through `routing`; None is the base alone, the reference policy."""
+        before, self.routing = self.routing, routing
+        try:
+            yield
+        finally:
+            self.routing = before
+
+    def parameters(self, name: str) -> dict[str, nn.Parameter]:
+        """Adapter `name`'s parameters under stable names; only its own, found by index and never by substring."""
+        i = self.index[name]
+        return {
+            f"{layer}.{side}": parameter
+            for layer, wrapped in self.layers.items()
+            for side, parameter in (("a", wrapped.stack.a[i]), ("b", wrapped.stack.b[i]))
+        }
+
+    def masks(self, device: torch.device) -> Tensor:
+        """[adapters + 1, Σr]: row i keeps adapter i's columns, the last row none (base alone)."""
+        ranks = [spec.rank for spec in self.specs.values()]
+        table = torch.zeros(len(ranks) + 1, sum(ranks), device=device)
+        start = 0
+        for i, spec in enumerate(self.specs.values()):
+            table[i, start : start + spec.rank] = spec.scaling
+            start += spec.rank
+        return table
+
+
+def find_targets(model: nn.Module, targets: Sequence[str] | str) -> list[tuple[str, nn.Linear]]:
+    """The linear layers to adapt: by their last name, or all but the output head."""
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    linears = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Linear) and m is not head]
+    if targets == "all-linear":
+        return linears
+    found = [(name, m) for name, m in linears if name.rpartition(".")[2] in targets]
+    missing = set(targets) - {name.rpartition(".")[2] for name, _ in found}
+    if missing:
+        known = sorted({name.rpartition(".")[2] for name, _ in linears})
+        raise ValueError(f"lora.targets: no layer is called {min(missing)!r}; this model has {', '.join(known)}")
+    return found

@@ -1,0 +1,64 @@
+"""One packed pass over sequences of different adapters: hidden states where they are asked for, then log-probs or values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from marft.models.attention import Packed, Pick
+from marft.models.team import TeamModel, segments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Tokens to read with one adapter (None: the base alone), and how many of the last positions are asked for."""
+
+    adapter: str | None
+    ids: tuple[int, ...]
+    asked: int
+
+
+def action_span(adapter: str | None, prompt_ids: tuple[int, ...], action_ids: tuple[int, ...]) -> Span:
+    """The positions that predict each token of an action, its end-of-turn included: the token itself is never needed
+    as input at the last one."""
+    return Span(adapter=adapter, ids=prompt_ids + action_ids[:-1], asked=len(action_ids))
+
+
+def hidden_states(team: TeamModel, spans: Sequence[Span]) -> Tensor:
+    """Hidden states [Σ asked, D] of spans, which must come sorted by adapter, in their order."""
+    lengths = [len(span.ids) for span in spans]
+    attend = Packed(lengths, team.device)
+    adapters = [None if span.adapter is None else team.lora.index[span.adapter] for span in spans]
+    ids = torch.tensor([[token for span in spans for token in span.ids]], device=team.device)
+    hidden = team.hidden(ids, attend.position_ids, attend, segments(adapters, lengths))
+    asked = torch.tensor([span.asked for span in spans])
+    ends = torch.tensor(lengths).cumsum(0)
+    row = torch.repeat_interleave(torch.arange(len(spans)), asked)
+    offset = torch.arange(len(row)) - (asked.cumsum(0) - asked)[row]
+    return Pick.apply(hidden[0], ((ends - asked)[row] + offset).to(team.device))
+
+
+def logprobs(team: TeamModel, hidden_ND: Tensor, tokens_N: Tensor, temperature_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-prob of each token under the distribution it was sampled from, and the entropy there."""
+    full_NV = (team.logits(hidden_ND) / temperature_N[:, None]).log_softmax(-1)
+    entropy_N = -(full_NV.exp() * full_NV).sum(-1)
+    return full_NV.gather(1, tokens_N[:, None]).squeeze(1), entropy_N
+
+
+def passes(spans: Sequence[Span], adapters: Sequence[str | None], budget: int) -> list[list[int]]:
+    """Cut spans into passes of at most `budget` tokens: longest first, so that memory runs out at once or never, and
+    of like length, so that little is padded; inside a pass sorted as `adapters` are."""
+    by_length = sorted(range(len(spans)), key=lambda i: -len(spans[i].ids))
+    cut: list[list[int]] = []
+    used = budget
+    for i in by_length:
+        if used + len(spans[i].ids) > budget:
+            cut.append([])
+            used = 0
+        cut[-1].append(i)
+        used += len(spans[i].ids)
+    rank = {adapter: r for r, adapter in enumerate(adapters)}
+    return [sorted(chunk, key=lambda i: (rank[spans[i].adapter], i)) for chunk in cut]

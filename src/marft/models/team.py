@@ -1,0 +1,112 @@
+"""One base model with everything the team trains on it: an adapter per agent, and critics (an adapter and a value head)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from marft.models import attention
+from marft.models.attention import Attend, Packed
+from marft.models.loading import Loaded
+from marft.models.lora import AdapterSpec, Routing, Segments, TeamLora
+from marft.types import MarftError
+
+
+class TeamModel:
+    """The shared base, its adapters and value heads. `hidden` is the one way through the base."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        *,
+        agents: Sequence[AdapterSpec],
+        critics: Sequence[AdapterSpec],
+        targets: Sequence[str] | str,
+        seed: int,
+    ) -> None:
+        self.model, self.tokenizer = loaded.model, loaded.tokenizer
+        self.end_ids = loaded.end_ids
+        self.device = next(self.model.parameters()).device
+        self.backbone: Any = self.model.base_model
+        self.head: Any = self.model.get_output_embeddings()
+        self.config: Any = self.model.config.get_text_config()
+        self._adopt(loaded.name)
+        try:
+            self.lora = TeamLora(self.model, [*agents, *critics], targets, seed)
+        except ValueError as error:
+            raise MarftError(str(error)) from None
+        self.agents = [spec.name for spec in agents]
+        self.value_heads = {spec.name: value_head(self.config.hidden_size, self.device) for spec in critics}
+
+    @property
+    def longest(self) -> int:
+        """The most tokens a sequence may have."""
+        return int(getattr(self.config, "max_position_embeddings", 1 << 20))
+
+    def hidden(self, ids: Tensor, positions: Tensor, attend: Attend, routing: Routing | None) -> Tensor:
+        """Last hidden states [B, T, D] of ids [B, T]."""
+        with self.lora.route(routing):
+            out = self.backbone(input_ids=ids, position_ids=positions, attend=attend, use_cache=False)
+        states: Tensor = out.last_hidden_state
+        return states
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """fp32 logits, with the scaling or soft cap that some families put after the head."""
+        logits: Tensor = self.head(hidden).float()
+        if scale := getattr(self.config, "logits_scaling", None):
+            logits = logits / scale
+        if scale := getattr(self.config, "logit_scale", None):
+            logits = logits * scale
+        if cap := getattr(self.config, "final_logit_softcapping", None):
+            logits = torch.tanh(logits / cap) * cap
+        return logits
+
+    def values(self, critic: str, hidden: Tensor) -> Tensor:
+        values: Tensor = self.value_heads[critic](hidden.float())
+        return values.squeeze(-1)
+
+    def parameters(self, name: str) -> dict[str, nn.Parameter]:
+        """What trains under `name`: an agent's adapter, or a critic's adapter and value head."""
+        parameters = self.lora.parameters(name)
+        if name in self.value_heads:
+            parameters |= {f"value_head.{n}": p for n, p in self.value_heads[name].named_parameters()}
+        return parameters
+
+    def _adopt(self, name: str) -> None:
+        """Switch to our attention, after checking that it computes what the model's own does."""
+        ids = torch.arange(1, 9, device=self.device)[None] % self.config.vocab_size
+        with torch.no_grad():
+            expected = self.model(input_ids=ids, use_cache=False).logits.float()
+            self.model.set_attn_implementation(attention.NAME)
+            packed = Packed([ids.shape[1]], self.device)
+            try:
+                out = self.backbone(input_ids=ids, position_ids=packed.position_ids, attend=packed, use_cache=False)
+                difference = (self.logits(out.last_hidden_state) - expected).abs().max()
+            except (KeyError, TypeError, ValueError) as error:
+                raise MarftError(f"model {name!r} cannot run on our attention ({error}); use another causal model") from None
+        if not difference <= 0.05 * expected.abs().max() + 1e-3:
+            raise MarftError(f"model {name!r} differs from its own forward by {difference:.3g} on our attention; use another model")
+
+
+def value_head(width: int, device: torch.device) -> nn.Linear:
+    """Starts at zero: an untrained critic expects nothing."""
+    head = nn.Linear(width, 1, device=device)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    return head
+
+
+def segments(adapters: Sequence[int | None], lengths: Sequence[int]) -> Segments:
+    """The routing of packed sequences that are sorted by adapter: neighbours with the same one become one segment."""
+    merged: list[int | None] = []
+    sizes: list[int] = []
+    for adapter, length in zip(adapters, lengths, strict=True):
+        if merged and merged[-1] == adapter:
+            sizes[-1] += length
+        else:
+            merged.append(adapter)
+            sizes.append(length)
+    return Segments(merged, sizes)

@@ -1,0 +1,49 @@
+"""Where two configs part: the first dotted key with different values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from marft.config import Config
+
+ABSENT = object()
+SHOWN = 60  # characters of a value; prompts can be pages long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One key with its value on either side, ready to be shown."""
+
+    key: str
+    old: str
+    new: str
+
+
+def first_difference(old: Config, new: Config, *, free: Collection[str] = ()) -> Difference | None:
+    """The first differing key, leaving out those that are, or lie under, a key in `free`."""
+    for difference in differences(old.model_dump(mode="json"), new.model_dump(mode="json")):
+        if not any(f"{difference.key}.".startswith(f"{key}.") for key in free):
+            return difference
+    return None
+
+
+def differences(old: Any, new: Any, key: str = "") -> Iterator[Difference]:
+    if key == "team.agents" and list(old) != list(new):
+        # Their order is the order of play, which comparing agent by agent would overlook.
+        yield Difference(key=key, old=show(list(old)), new=show(list(new)))
+    elif isinstance(old, dict) and isinstance(new, dict):
+        # A name first: `algorithm.name` explains why all the other keys of two algorithms differ.
+        for part in sorted(old | new, key=lambda part: part != "name"):
+            yield from differences(old.get(part, ABSENT), new.get(part, ABSENT), f"{key}.{part}" if key else part)
+    elif old != new:
+        yield Difference(key=key, old=show(old), new=show(new))
+
+
+def show(value: Any) -> str:
+    if value is ABSENT:
+        return "nothing"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"

@@ -1,0 +1,145 @@
+"""Metrics on their way to a dashboard: TensorBoard, Weights & Biases or Trackio, each imported only when asked for."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+from marft.config import Config
+from marft.runs.atomic import write_atomically
+from marft.runs.disk import writing
+from marft.types import MarftError
+
+
+class Tracker(Protocol):
+    """Where the scalars of each iteration go."""
+
+    def log(self, iteration: int, values: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def trackers(config: Config, run: Path, *, resumed: int | None = None) -> list[Tracker]:
+    """What the config asks for. `resumed` is the iteration a resumed run goes on from; what came after is redone."""
+    chosen: list[Tracker] = []
+    settings, name = config.model_dump(mode="json"), run.absolute().name
+    if config.track.tensorboard:
+        chosen.append(TensorBoard(run / "tensorboard", purge=None if resumed is None else resumed + 1))
+    if config.track.wandb:
+        chosen.append(Wandb(config.track.wandb, name, settings, run))
+    if config.track.trackio:
+        chosen.append(Trackio(config.track.trackio, name, settings, run))
+    return chosen
+
+
+def flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """{"iteration": 3, "agents": {"solver": {"kl": 0.1}}} → {"agents/solver/kl": 0.1}: the iteration is the step."""
+    flat: dict[str, float] = {}
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float) and (prefix or key != "iteration"):
+            flat[f"{prefix}{key}"] = float(value)
+    return flat
+
+
+class TensorBoard:
+    """Event files, written at once and without a thread: a kill loses nothing and a full disk is noticed.
+
+    A resumed run continues in the same folder. `purge` is the first step that it redoes; TensorBoard then forgets
+    that step and all later ones of the files before.
+    """
+
+    def __init__(self, folder: Path, purge: int | None = None) -> None:
+        self._events = needed("tensorboard.compat.proto.event_pb2", "track.tensorboard")
+        self._summaries = needed("tensorboard.compat.proto.summary_pb2", "track.tensorboard")
+        records = needed("tensorboard.summary.writer.record_writer", "track.tensorboard")
+        self._run = folder.parent
+        # TensorBoard reads the files in the order of their names: microseconds order even a restart within a second.
+        name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
+        with writing(self._run):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._records = records.RecordWriter((folder / name).open("wb"))
+        self._write(file_version="brain.Event:2")
+        if purge is not None:
+            self._write(step=purge, session_log=self._events.SessionLog(status=self._events.SessionLog.START))
+
+    def log(self, iteration: int, values: Mapping[str, float]) -> None:
+        scalars = [self._summaries.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        self._write(step=iteration, summary=self._summaries.Summary(value=scalars))
+
+    def close(self) -> None:
+        with writing(self._run):
+            self._records.close()
+
+    def _write(self, **content: Any) -> None:
+        event = self._events.Event(wall_time=time.time(), **content)
+        with writing(self._run):
+            self._records.write(event.SerializeToString())
+            self._records.flush()
+
+
+class Wandb:
+    """A run on Weights & Biases; resuming continues it, and the steps it already has stay as they are."""
+
+    def __init__(self, project: str, name: str, config: Mapping[str, Any], folder: Path) -> None:
+        wandb = needed("wandb", "track.wandb")
+        try:
+            self._run = wandb.init(
+                project=project,
+                name=name,
+                id=identity(folder),
+                resume="allow",
+                config=dict(config),
+                allow_val_change=True,  # a resumed run may have another train.iterations
+                dir=str(folder.absolute()),
+            )
+        except wandb.Error as error:
+            reason = " ".join(str(error).split())
+            raise MarftError(f"track.wandb: {reason}; fix it or drop track.wandb") from error
+
+    def log(self, iteration: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=iteration)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class Trackio:
+    """A run of Trackio, which knows runs by name only: the name carries the run's identity."""
+
+    def __init__(self, project: str, name: str, config: Mapping[str, Any], folder: Path) -> None:
+        trackio = needed("trackio", "track.trackio")
+        self._run = trackio.init(
+            project=project, name=f"{name}-{identity(folder)}", config=dict(config), resume="allow"
+        )
+
+    def log(self, iteration: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=iteration)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def needed(module: str, key: str) -> ModuleType:
+    package = module.partition(".")[0]
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MarftError(f"{key} needs the package {package}: pip install 'marft[track]'") from None
+
+
+def identity(folder: Path) -> str:
+    """The run's name for the services, kept in its folder: two folders of one name are two runs, a moved one is one."""
+    path = folder / "tracking.id"
+    if not path.exists():
+        with writing(folder):
+            write_atomically(path, uuid.uuid4().hex[:8].encode())
+    return path.read_text()

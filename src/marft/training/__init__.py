@@ -1,0 +1,1 @@
+"""The loop: collect episodes, estimate advantages, update every agent, record, checkpoint, evaluate."""

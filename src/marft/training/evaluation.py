@@ -1,0 +1,90 @@
+"""Evaluation on held-out tasks: one episode a task, with a confidence interval."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from marft.envs.base import Environment
+from marft.game.play import Agent, Speaks, play
+from marft.game.workflows import Workflow
+from marft.types import Episode, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalSettings:
+    """How held-out tasks are played; temperature None is each agent's own."""
+
+    tasks: int
+    temperature: float | None
+    top_p: float
+    top_k: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Who sits where when episodes are played: everything `play` needs but the task."""
+
+    team: Mapping[str, Agent]
+    env: Environment[Any]
+    engine: Speaks
+    workflow: Workflow
+
+    async def episodes(self, tasks: Sequence[tuple[Task, int]], seed: str) -> list[Episode]:
+        """All (task, sample) pairs at once, in their order."""
+        return await asyncio.gather(
+            *(
+                play(
+                    task=task, sample=sample, team=self.team, env=self.env, engine=self.engine,
+                    workflow=self.workflow, seed=seed,
+                )
+                for task, sample in tasks
+            )
+        )  # fmt: skip
+
+
+def evaluate(table: Table, settings: EvalSettings, seed: int) -> dict[str, Any]:
+    """Mean reward and accuracy on the first held-out tasks. The same seed asks the same questions with the same luck."""
+    tasks = table.env.tasks("test")
+    chosen = [tasks[i] for i in range(min(settings.tasks, len(tasks)))]
+    quiet = {name: with_settings(agent, settings) for name, agent in table.team.items()}
+    episodes = asyncio.run(replace(table, team=quiet).episodes([(t, 0) for t in chosen], f"{seed}/eval"))
+    return summarise(episodes)
+
+
+def with_settings(agent: Agent, settings: EvalSettings) -> Agent:
+    own = agent.sampling
+    temperature = own.temperature if settings.temperature is None else settings.temperature
+    return replace(agent, sampling=replace(own, temperature=temperature, top_p=settings.top_p, top_k=settings.top_k))
+
+
+def summarise(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """Figures of one evaluation; failed episodes count as wrong and are counted."""
+    rewards = [episode.reward.team for episode in episodes]
+    graded = [e for e in episodes if e.reward.correct is not None or e.ended == "failed"]
+    lengths: dict[str, list[int]] = {}
+    for episode in episodes:
+        for turn in episode.turns:
+            lengths.setdefault(turn.agent, []).append(len(turn.completion.token_ids))
+    row: dict[str, Any] = {
+        "tasks": len(episodes),
+        "reward": sum(rewards) / len(rewards),
+        "failed": sum(e.ended == "failed" for e in episodes),
+        "tokens": {agent: sum(n) / len(n) for agent, n in lengths.items()},
+    }
+    if any(e.reward.correct is not None for e in episodes):
+        right = sum(bool(e.reward.correct) for e in graded)
+        row["accuracy"] = right / len(graded)
+        row["accuracy_ci95"] = list(wilson(right, len(graded)))
+    return row
+
+
+def wilson(right: int, total: int, z: float = 1.959964) -> tuple[float, float]:
+    """Wilson's score interval of a proportion: honest near 0 and 1, where the normal one is not."""
+    p = right / total
+    centre = (p + z * z / (2 * total)) / (1 + z * z / total)
+    half = z * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total)) / (1 + z * z / total)
+    return max(0.0, centre - half), min(1.0, centre + half)

@@ -1,0 +1,156 @@
+"""Starting points behind the commands: a new run, a resumed one, a seated team to watch or evaluate."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from marft.config import Config, load_config, merge, parse
+from marft.game.workflows import Workflow
+from marft.runs.directory import RunDirectory
+from marft.runs.disk import require_space
+from marft.runs.export import checkpoint_folder
+from marft.runs.tracking import trackers
+from marft.training.compose import Assembly, assemble
+from marft.training.progress import watcher
+from marft.training.saving import initial_adapters, load_adapters
+from marft.training.trainer import Trainer
+from marft.types import MarftError, Task
+from marft.version import __version__
+
+SLACK = 64 << 20  # bytes kept free beside the checkpoints
+
+
+def start_run(source: str | None, overrides: Sequence[str], path: Path | None) -> dict[str, Any]:
+    """Train from the beginning; the summary."""
+    config = load_config(source, overrides)
+    return train_config(config, path or next_path(source or "duo"))
+
+
+def train_config(config: Config, path: Path, workflow: Workflow | None = None) -> dict[str, Any]:
+    parts = assemble(config, workflow)
+    if config.init_from:
+        initial_adapters(config.init_from, parts.learner, newest_of(config.init_from))
+    run = RunDirectory.create(path, config, manifest(config, parts), needed=room(config, parts))
+    return go(config, parts, run, resumed=None)
+
+
+def resume_run(path: Path, overrides: Sequence[str], at: int | None) -> dict[str, Any]:
+    """Go on from the newest whole checkpoint, or from `at`."""
+    run = RunDirectory.open(path)
+    config = parse(merge(run.config().model_dump(mode="json"), overrides)) if overrides else run.config()
+    run.check_same(config)
+    parts = assemble(config)
+    if config.init_from:  # overwritten by any checkpoint; needed where the run died before its first
+        initial_adapters(config.init_from, parts.learner, newest_of(config.init_from))
+    require_space(path, room(config, parts))
+    return go(config, parts, run, resumed=at if at is not None else -1)
+
+
+def go(config: Config, parts: Assembly, run: RunDirectory, *, resumed: int | None) -> dict[str, Any]:
+    """`resumed`: None for a new run, an iteration to go back to, or -1 for the newest."""
+    with watcher(run.path) as watching:
+        trainer = Trainer(config, parts, run, [], watching)
+        if resumed is not None:
+            trainer.resume(lambda line: print(f"marft: warning: {line}", file=sys.stderr), None if resumed < 0 else resumed)
+        trainer.trackers = trackers(config, run.path, resumed=None if resumed is None else trainer.position.iteration)
+        try:
+            summary = trainer.train()
+        finally:
+            for tracker in trainer.trackers:
+                tracker.close()
+        watching.finished(summary)
+    return summary
+
+
+def seat(source: str | None, overrides: Sequence[str]) -> tuple[Config, Assembly]:
+    """A team ready to play: trained, where `source` is a run's folder, else as it comes."""
+    if source is not None and Path(source).is_dir():
+        run = RunDirectory.open(Path(source))
+        config = parse(merge(run.config().model_dump(mode="json"), overrides))
+        parts = assemble(config)
+        load_adapters(checkpoint_folder(run, None), parts.learner)
+        return config, parts
+    config = load_config(source, overrides)
+    parts = assemble(config)
+    if config.init_from:
+        initial_adapters(config.init_from, parts.learner, newest_of(config.init_from))
+    return config, parts
+
+
+def play_once(source: str | None, overrides: Sequence[str], *, task: int, prompt: str | None, show: bool) -> None:
+    """Print one episode, turn by turn."""
+    config, parts = seat(source, overrides)
+    held_out = parts.table.env.tasks("test")
+    if prompt is None and not 0 <= task < len(held_out):
+        raise MarftError(f"--task {task}: the environment has {len(held_out)} held-out tasks")
+    chosen = held_out[task] if prompt is None else Task(id="yours", prompt=prompt, data=held_out[0].data)
+    [episode] = asyncio.run(parts.table.episodes([(chosen, 0)], f"{config.seed}/play"))
+    print(f"task: {chosen.prompt}")
+    for turn in episode.turns:
+        if show:
+            for message in turn.observation:
+                print(f"\n  [{turn.agent} saw, {message.role}]\n  " + message.content.replace("\n", "\n  "))
+        print(f"\n{turn.agent}:\n{turn.text}")
+    if episode.error:
+        raise MarftError(f"the episode failed: {episode.error}")
+    if prompt is None:
+        print(f"\nreward: {episode.reward.team:g}")
+
+
+def newest_of(source: str) -> Path | None:
+    """The newest checkpoint where `source` is a run's folder."""
+    run = RunDirectory(Path(source))
+    return checkpoint_folder(run, None) if run.exists() else None
+
+
+def next_path(name: str) -> Path:
+    """runs/NAME-1, runs/NAME-2, …: the first that is free."""
+    stem = Path(name).stem
+    number = 1
+    while (path := Path("runs") / f"{stem}-{number}").exists():
+        number += 1
+    return path
+
+
+def room(config: Config, parts: Assembly) -> int:
+    """Bytes a run may need: each checkpoint holds weights and two Adam moments in fp32."""
+    names = parts.learner.optimizers
+    weights = sum(p.numel() for name in names for p in parts.team.parameters(name).values())
+    return (config.checkpoint.keep + 1) * weights * 3 * 4 + SLACK
+
+
+def manifest(config: Config, parts: Assembly) -> Mapping[str, Any]:
+    packages = {}
+    for package in ("torch", "transformers", "peft", "safetensors", "tokenizers"):
+        try:
+            packages[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {
+        "marft": __version__,
+        "python": platform.python_version(),
+        "packages": packages,
+        "seed": config.seed,
+        "model": {"name": config.model, "fingerprint": parts.fingerprint},
+        "device": str(parts.team.device),
+        "git_commit": git_commit(),
+    }
+
+
+def git_commit() -> str | None:
+    """The commit of the user's own repository, if the run starts in one."""
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False, cwd=os.getcwd()
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,118 @@
+"""The data that crosses room boundaries: frozen, slotted, keyword-only, and checked where it is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+Ended = Literal["terminated", "cut_off", "failed"]
+Finish = Literal["stop", "length"]
+
+
+class MarftError(Exception):
+    """A user's mistake or a hostile surrounding: one line that says what to do, shown without a traceback."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One chat message, as chat templates want it."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One problem of an environment. `data` is what grading needs and no agent sees."""
+
+    id: str
+    prompt: str
+    data: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How one agent's tokens are drawn. Temperature 0 is greedy; top_k 0 and top_p 1 truncate nothing."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    max_tokens: int = 64
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise ValueError(f"temperature must be a finite number of at least 0, not {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must lie in (0, 1], not {self.top_p}; 1 truncates nothing")
+        if self.top_k < 0:
+            raise ValueError(f"top_k must be at least 0, not {self.top_k}; 0 truncates nothing")
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, not {self.max_tokens}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One generation: which adapter continues which tokens, and how. The seed alone decides the draws."""
+
+    adapter: str | None
+    prompt_ids: tuple[int, ...]
+    sampling: Sampling
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """What an engine sampled: ids as drawn (end-of-turn included) and each one's log-prob when it was drawn."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish: Finish
+    version: int
+
+    def __post_init__(self) -> None:
+        if len(self.token_ids) != len(self.logprobs):
+            raise ValueError(f"{len(self.token_ids)} token ids but {len(self.logprobs)} log-probs")
+        if not self.token_ids:
+            raise ValueError("a completion holds at least one token")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One action a_k of an episode: who acted, what it saw, what it said."""
+
+    agent: str
+    index: int  # k, in order of play
+    nth: int  # which of this agent's turns, from 0
+    observation: tuple[Message, ...]
+    prompt_ids: tuple[int, ...]
+    completion: Completion
+
+    @property
+    def text(self) -> str:
+        return self.completion.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reward:
+    """What a state is worth: the team's reward, rewards of single turns by index, and whether the task is over."""
+
+    team: float
+    turns: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
+    correct: bool | None = None  # for tasks with a right answer
+    done: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """A team's play on one task. A failed episode says why and is never trained on."""
+
+    task: Task
+    sample: int
+    turns: tuple[Turn, ...]
+    reward: Reward
+    ended: Ended = "terminated"
+    error: str | None = None
