@@ -2,9 +2,9 @@
 
     python examples/single_file_marft.py --model src/marft/models/nano --iterations 3
 
-Needs torch and transformers only. Token-level MARFT (arXiv 2504.16129): every episode is one chain of tokens through both
-agents; a central critic (a third adapter and a value head) says what each state is worth; advantages flow backwards
-from the reward through the solver's tokens into the planner's; each adapter makes its own clipped PPO step.
+Needs torch and transformers only. Token-level MARFT (arXiv 2504.16129): every episode is one chain of tokens through
+both agents; a central critic (a third adapter and a value head) says what each state is worth; advantages flow
+backwards from the reward through the solver's tokens into the planner's; each adapter makes its own clipped PPO step.
 Axis letters: N tokens of some turns end to end, D hidden width, V vocabulary.
 """
 
@@ -124,7 +124,7 @@ def play(team: Team, episodes: Sequence[Episode], temperature: float) -> None:
         episode.reward = reward(episode)
 
 
-# --- the team: one frozen model, an adapter for each agent and for the critic -------------------------------------------
+# --- the team: one frozen model, an adapter for each agent and for the critic -----------------------------------------
 class LoraLinear(nn.Module):
     """y = W x + (α/r) · B A x with the adapter that is switched on; none: the base alone."""
 
@@ -199,7 +199,7 @@ def sample(
 
 
 def hidden_states(team: Team, adapter: str, prompts: Sequence[list[int]], actions: Sequence[list[int]]) -> Tensor:
-    """Hidden states [N, D] from which each action token is predicted. Right-padding needs no mask: attention is causal."""
+    """Hidden states [N, D] that predict each action token. Right-padding needs no mask: attention is causal."""
     rows = [prompt + action[:-1] for prompt, action in zip(prompts, actions, strict=True)]
     width = max(map(len, rows))
     with team.switched_on(adapter):
@@ -246,14 +246,14 @@ def estimate(team: Team, episodes: Sequence[Episode], args: Args) -> tuple[Tenso
         values = state_values(team, turns)
     sizes = [sum(len(turn.action) for turn in episode.turns) for episode in episodes]
     pairs = zip(episodes, values.split(sizes), strict=True)
-    advantages = torch.tensor([a for episode, own in pairs for a in gae(episode, own.tolist(), args)])
+    advantages = torch.tensor([a for episode, own in pairs for a in gae(episode, own.tolist(), args)]).double()
     speaker = [turn.agent for turn in turns for _ in turn.action]
     whitened = advantages.clone()
     for agent in AGENTS:
         own = torch.tensor([name == agent for name in speaker])
-        entries = advantages[own]
+        entries = advantages[own]  # in double: equal entries must come out as 0, not as rounding blown up to ±1
         whitened[own] = (entries - entries.mean()) / entries.std(correction=0).clamp(min=1e-8)
-    return whitened, advantages + values
+    return whitened.float(), advantages.float() + values
 
 
 # --- losses -----------------------------------------------------------------------------------------------------------

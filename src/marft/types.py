@@ -16,6 +16,10 @@ class MarftError(Exception):
     """A user's mistake or a hostile surrounding: one line that says what to do, shown without a traceback."""
 
 
+class PromptTooLong(Exception):
+    """A prompt has outgrown what the model can read; recorded on the episode it happened in."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """One chat message, as chat templates want it."""
@@ -87,6 +91,7 @@ class Turn:
     agent: str
     index: int  # k, in order of play
     nth: int  # which of this agent's turns, from 0
+    shown: str  # what the environment showed at that moment
     observation: tuple[Message, ...]
     prompt_ids: tuple[int, ...]
     completion: Completion
@@ -115,4 +120,5 @@ class Episode:
     turns: tuple[Turn, ...]
     reward: Reward
     ended: Ended = "terminated"
-    error: str | None = None
+    error: str | None = None  # why it failed
+    cut_before: str | None = None  # who would have acted next, had the limit of turns not cut it off

@@ -87,9 +87,7 @@ def test_lambda_zero_is_the_one_step_error(seed: int, steps: int, gamma: float) 
 
 @few
 @given(seeds, st.lists(st.integers(1, 9), min_size=1, max_size=5), unit, unit)
-def test_nothing_leaks_from_padding_or_other_episodes(
-    seed: int, lengths: list[int], gamma: float, lam: float
-) -> None:
+def test_nothing_leaks_from_padding_or_other_episodes(seed: int, lengths: list[int], gamma: float, lam: float) -> None:
     shape = len(lengths), max(lengths) + 2
     mask = torch.arange(shape[1]) < torch.tensor(lengths)[:, None]
     rewards = rand(seed, *shape).masked_fill(~mask, NAN)

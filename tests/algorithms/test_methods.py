@@ -146,9 +146,7 @@ def test_defect_05_an_episode_is_worth_the_same_whatever_lies_beside_it(
     assert_close(together.advantages_N, torch.cat(alone))
 
 
-@pytest.mark.parametrize(
-    "method", [replace(TOKEN, lam=1.0), replace(ACTION, lam=1.0)], ids=lambda m: type(m).__name__
-)
+@pytest.mark.parametrize("method", [replace(TOKEN, lam=1.0), replace(ACTION, lam=1.0)], ids=lambda m: type(m).__name__)
 @few
 @given(layout=layouts)
 def test_defect_03_the_reward_lands_on_a_token_that_the_loss_keeps(
@@ -204,13 +202,15 @@ def test_cutting_a_minibatch_into_passes_changes_nothing(
     new, old, advantages, turn = flat(length, seed)
     words = torch.ones(len(lengths))
     whole = method.surrogate(new, old, advantages, weight[turn], turn, words)
-    loss, clipped = torch.zeros(()), []
+    loss = torch.zeros(())
+    clipped: list[Tensor] = []
     for part in (torch.arange(len(lengths))[:cut], torch.arange(len(lengths))[cut:]):
         rows = torch.isin(turn, part)
         if len(part):
             own = turn[rows] - part[0]
             piece = method.surrogate(new[rows], old[rows], advantages[rows], weight[turn[rows]], own, words[part])
-            loss, clipped = loss + piece.loss, [*clipped, piece.clipped_N]
+            loss = loss + piece.loss
+            clipped.append(piece.clipped_N)
     assert_close(loss, whole.loss, atol=1e-5, rtol=1e-5)
     assert torch.equal(torch.cat(clipped), whole.clipped_N)
 

@@ -33,9 +33,7 @@ def episode(task: str, speakers: Sequence[str], reward: float = 1.0, sample: int
         turn(agent, (5 + k, END), index=k, nth=list(speakers[:k]).count(agent), text=f"say {k}")
         for k, agent in enumerate(speakers)
     )
-    return Episode(
-        task=Task(id=task, prompt=f"Task {task}."), sample=sample, turns=turns, reward=Reward(team=reward)
-    )
+    return Episode(task=Task(id=task, prompt=f"Task {task}."), sample=sample, turns=turns, reward=Reward(team=reward))
 
 
 def batch_of(episodes: Sequence[Episode]) -> Batch:
@@ -127,7 +125,11 @@ def test_the_credit_decides_rewards_and_discount() -> None:
         return RewardStream(rewards=(0.0,) * (len(episode.turns) - 1) + (1.0,), gamma=0.5, chained=True)
 
     found = build_batch(
-        [episode("x", ["planner", "solver"])], agents=AGENTS, temperatures=TEMPERATURES, credit=halving, encode_state=None
+        [episode("x", ["planner", "solver"])],
+        agents=AGENTS,
+        temperatures=TEMPERATURES,
+        credit=halving,
+        encode_state=None,
     )
     assert found.gamma == 0.5
     assert found.score_K.tolist() == [0.5, 1.0]

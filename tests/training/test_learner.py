@@ -1,4 +1,4 @@
-"""The learner on the embedded nano model with hand-made episodes, whose log-probs are the model's own: ratios start at 1."""
+"""The learner on the embedded nano model. Episodes are hand-made, their log-probs the model's own: ratios start at 1."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def make_team(agents: Sequence[str] = DUO, dtype: str = "float32", stir: float =
     return team
 
 
-def score(team: TeamModel, agent: str | None, prompt: tuple[int, ...], ids: tuple[int, ...], temperature: float) -> Tensor:
+def score(
+    team: TeamModel, agent: str | None, prompt: tuple[int, ...], ids: tuple[int, ...], temperature: float
+) -> Tensor:
     with torch.no_grad():
         hidden = hidden_states(team, [action_span(agent, prompt, ids)])
         return logprobs(team, hidden, torch.tensor(ids), torch.full((len(ids),), temperature))[0]
@@ -89,7 +91,9 @@ def episode(
         turns.append(
             Turn(agent=agent, index=k, nth=nth, observation=observation, prompt_ids=prompt, completion=completion)
         )
-    return Episode(task=Task(id=task, prompt="Start with 17."), sample=0, turns=tuple(turns), reward=Reward(team=reward))
+    return Episode(
+        task=Task(id=task, prompt="Start with 17."), sample=0, turns=tuple(turns), reward=Reward(team=reward)
+    )
 
 
 def episodes(team: TeamModel, temperature: float = 1.0) -> list[Episode]:
@@ -196,7 +200,8 @@ def test_values_come_in_the_order_of_the_turns() -> None:
         together = make_learner(team, algorithm).values(batch)
         in_pieces = make_learner(team, algorithm, tokens=64).values(batch)
         alone = [make_learner(team, algorithm).values(make_batch(team, [e])) for e in batch.episodes]
-        assert together is not None and in_pieces is not None
+        assert together is not None
+        assert in_pieces is not None
         assert len(together) == (len(batch.tokens_N) if algorithm.values_at == "token" else len(batch.turns))
         assert_close(together, in_pieces, atol=1e-5, rtol=0)
         assert_close(together, torch.cat([v for v in alone if v is not None]), atol=1e-5, rtol=0)
@@ -206,7 +211,8 @@ def test_the_value_of_a_turn_is_read_before_its_first_token() -> None:
     team = make_team()
     batch = make_batch(team, episodes(team))
     tokens, turns = make_learner(team, TOKEN).values(batch), make_learner(team, ACTION).values(batch)
-    assert tokens is not None and turns is not None
+    assert tokens is not None
+    assert turns is not None
     assert_close(tokens[batch.starts_K], turns, atol=1e-5, rtol=0)
 
 
@@ -327,23 +333,23 @@ def test_defect_06_scoring_uses_the_temperature_of_sampling() -> None:
     assert wrong["solver"]["kl"] > 1e-3
 
 
-def test_defect_08_the_end_of_turn_token_is_trained() -> None:
+@pytest.mark.parametrize("algorithm", [TOKEN, ACTION, GRPO], ids=lambda a: type(a).__name__)
+def test_defect_08_the_end_of_turn_token_is_trained(algorithm: Algorithm) -> None:
     """One turn that is nothing but its end: rewarded, it must become likelier."""
     team = make_team(("solver",))
     played = [episode(team, [("solver", "")], 1.0), episode(team, [("solver", "Answer: 7")], 0.0)]
     (turn,) = played[0].turns
     assert turn.completion.token_ids == (2,)
-    update(make_learner(team, GRPO), make_batch(team, played, critic=False))
+    update(make_learner(team, algorithm), make_batch(team, played, critic=algorithm.values_at is not None))
     after = score(team, "solver", turn.prompt_ids, (2,), 1.0)
     assert after.item() > turn.completion.logprobs[0]
 
 
-@pytest.mark.parametrize("algorithm", [TOKEN, ACTION], ids=lambda a: type(a).__name__)
-def test_defect_08_no_token_of_a_turn_is_left_out(algorithm: Algorithm) -> None:
-    """With every advantage but the last token's at 0, the token-level gradient is the last token's; and none vanishes."""
+def test_defect_08_every_token_of_a_turn_has_a_gradient() -> None:
+    """With the advantage of one token at 1 and the others' at 0, the gradient is that token's: none is left out."""
     team = make_team(("solver",))
     batch = make_batch(team, [episode(team, [("solver", "Answer: 66")], 1.0)])
-    learner = make_learner(team, algorithm)
+    learner = make_learner(team)
     _, estimate = judge(learner, batch)
     for position in range(len(batch.tokens_N)):
         only = torch.zeros_like(estimate.advantages_N)
@@ -419,13 +425,15 @@ def test_defect_12_how_a_turn_ended_is_seen_at_its_last_token() -> None:
 
     async def ask(limits: Sequence[int]) -> list[Completion]:
         requests = [
-            Request(adapter="solver", prompt_ids=prompt, sampling=Sampling(max_tokens=limit), seed=3) for limit in limits
+            Request(adapter="solver", prompt_ids=prompt, sampling=Sampling(max_tokens=limit), seed=3)
+            for limit in limits
         ]
         return list(await asyncio.gather(*(engine.generate(request) for request in requests)))
 
     (free,) = asyncio.run(ask([200]))
     n = len(free.token_ids)
-    assert free.finish == "stop" and 2 < n < 200
+    assert free.finish == "stop"
+    assert 2 < n < 200
     exact, short, longer = asyncio.run(ask([n, n - 1, n + 40]))
     assert (exact.finish, exact.token_ids) == ("stop", free.token_ids)
     assert (longer.finish, longer.token_ids) == ("stop", free.token_ids)

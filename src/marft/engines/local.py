@@ -18,7 +18,7 @@ from marft.models.attention import Packed
 from marft.models.loading import render
 from marft.models.lora import Mask
 from marft.models.team import TeamModel, segments
-from marft.types import Completion, Message, Request
+from marft.types import Completion, Message, PromptTooLong, Request
 
 PREFILL_TOKENS = 8192  # of one prefill pass
 GROW = 64  # the cache grows in steps of this many positions
@@ -139,7 +139,7 @@ class LocalEngine:
 
     async def generate(self, request: Request) -> Completion:
         if len(request.prompt_ids) >= self.team.longest:
-            raise ValueError(f"the prompt has {len(request.prompt_ids)} tokens, the model reads {self.team.longest}")
+            raise PromptTooLong(f"the prompt has {len(request.prompt_ids)} tokens, the model reads {self.team.longest}")
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self.waiting.append((request, future))
         if self.driver is None or self.driver.done():
@@ -231,8 +231,7 @@ class LocalEngine:
 
     def _draw(self, logits: Tensor, slots: Tensor) -> None:
         rows = self.rows
-        requests = [self.live[0][0]] if len(self.live) == 1 else [request for request, _ in self.live]
-        if any(r.sampling.top_k or r.sampling.top_p < 1 for r in requests):
+        if any(r.sampling.top_k or r.sampling.top_p < 1 for r, _ in self.live):
             logits = truncate(logits, rows.top_k[slots], rows.top_p[slots])
         step = rows.count[slots]
         token, logprob = draw(logits, rows.temperature[slots], uniform(rows.seed[slots], step))

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from marft.game.observation import observe
 from marft.game.workflows import Workflow
-from marft.types import Completion, Episode, Message, Request, Reward, Sampling, Task, Turn
+from marft.types import Completion, Episode, Message, PromptTooLong, Request, Reward, Sampling, Task, Turn
 
 MAX_TURNS = 256  # of one episode; a workflow that goes on past it is cut off
 
@@ -51,7 +51,7 @@ class HostileError(Exception):
 
 
 class CutOff(Exception):
-    """The episode ran into the limit of turns."""
+    """The episode ran into the limit of turns; carries who would have acted."""
 
 
 class Game:
@@ -66,7 +66,7 @@ class Game:
     async def act(self, *names: str, sees: Sequence[str] | None = None) -> tuple[Turn, ...]:
         """The named agents act at once: none sees what the others say in this call. `sees` overrides their profiles."""
         if len(self.turns) + len(names) > MAX_TURNS:
-            raise CutOff
+            raise CutOff(names[0])
         shown = self._ask("observe", self._state)
         ordered = sorted(names, key=list(self.team).index) if len(names) > 1 else names
         start = len(self.turns)
@@ -95,12 +95,13 @@ class Game:
         request = Request(adapter=agent.adapter, prompt_ids=prompt_ids, sampling=agent.sampling, seed=seed)
         try:
             completion = await self._engine.generate(request)
-        except ValueError as error:  # the engine refuses: the prompt has outgrown the model
+        except PromptTooLong as error:
             raise HostileError(f"{agent.name}: {error}") from error
         nth = sum(t.agent == agent.name for t in self.turns)
         return Turn(
-            agent=agent.name, index=index, nth=nth, observation=observation, prompt_ids=prompt_ids, completion=completion
-        )
+            agent=agent.name, index=index, nth=nth, shown=shown, observation=observation, prompt_ids=prompt_ids,
+            completion=completion,
+        )  # fmt: skip
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         try:
@@ -117,15 +118,15 @@ async def play(
     try:
         game = Game(task=task, team=team, env=env, engine=engine, seed=f"{seed}/{task.id}/{sample}")
         turns = game.turns
-        ended = "terminated"
+        cut_before: str | None = None
         try:
             await workflow(game)
-        except CutOff:
-            ended = "cut_off"
-        reward = game.reward()
+        except CutOff as cut:
+            cut_before = str(cut)
         return Episode(
-            task=task, sample=sample, turns=tuple(turns), reward=reward, ended="cut_off" if ended == "cut_off" else "terminated"
-        )
+            task=task, sample=sample, turns=tuple(turns), reward=game.reward(),
+            ended="terminated" if cut_before is None else "cut_off", cut_before=cut_before,
+        )  # fmt: skip
     except HostileError as error:
         return Episode(
             task=task, sample=sample, turns=tuple(turns), reward=Reward(team=0.0), ended="failed", error=str(error)

@@ -156,8 +156,16 @@ def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> t
 
 
 def fill(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
-    chat = [{"role": message.role, "content": message.content} for message in messages]
+    chat = [{"role": message.role, "content": disarm(tokenizer, message.content)} for message in messages]
     return str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+
+
+def disarm(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
+    """Text of tasks and agents may spell a special token, and so end its own turn: a space breaks the spelling."""
+    for token in tokenizer.added_tokens_decoder.values():
+        if token.special and token.content in text:
+            text = text.replace(token.content, f"{token.content[0]} {token.content[1:]}")
+    return text
 
 
 def without_system(messages: Sequence[Message]) -> list[Message]:

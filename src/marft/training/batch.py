@@ -22,6 +22,7 @@ class Batch:
     turns: tuple[Turn, ...]
     agents: tuple[str, ...]  # agent_K indexes this
     states: tuple[tuple[int, ...], ...]  # s_k as token ids; empty without a critic
+    cut_states: Mapping[int, tuple[int, ...]]  # s_K of episodes (by index) that were cut off
     episode_K: Tensor
     agent_K: Tensor
     group_K: Tensor
@@ -59,16 +60,22 @@ def build_batch(
     groups: dict[tuple[str, str, int], int] = {}
     keys = [(e.task.id, turn.agent, turn.nth) for e in episodes for turn in e.turns]
     states: list[tuple[int, ...]] = []
+    cut_states: dict[int, tuple[int, ...]] = {}
     if encode_state:
-        for episode in episodes:
-            for k, turn in enumerate(episode.turns):
-                state = central_state(task=episode.task, shown="", turns=episode.turns[:k], next_agent=turn.agent)
+        for e, episode in enumerate(episodes):
+            task, said = episode.task, episode.turns
+            for k, turn in enumerate(said):
+                state = central_state(task=task, shown=turn.shown, turns=said[:k], next_agent=turn.agent)
                 states.append(encode_state(state))
+            if episode.cut_before is not None:
+                state = central_state(task=task, shown=said[-1].shown, turns=said, next_agent=episode.cut_before)
+                cut_states[e] = encode_state(state)
     return Batch(
         episodes=tuple(episodes),
         turns=tuple(turns),
         agents=tuple(agents),
         states=tuple(states),
+        cut_states=cut_states,
         episode_K=torch.tensor([e for e, episode in enumerate(episodes) for _ in episode.turns]),
         agent_K=torch.tensor([agents.index(turn.agent) for turn in turns]),
         group_K=torch.tensor([groups.setdefault(key, len(groups)) for key in keys]),

@@ -6,6 +6,7 @@ through the base together, sorted by adapter, in passes of a limited number of t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -19,6 +20,7 @@ from marft.algorithms.losses import kl_k3, value_loss
 from marft.models.scoring import Span, action_span, hidden_states, logprobs, passes
 from marft.models.team import TeamModel
 from marft.training.batch import Batch
+from marft.types import MarftError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +63,27 @@ class Learner:
         """The critic's values before the update: V(s_k, a_k^{<t}) a token or V(s_k) a turn."""
         if self.critic is None:
             return None
-        spans = [self._critic_span(batch, k) for k in range(len(batch.turns))]
+        return torch.cat(self._judge([self._critic_span(batch, k) for k in range(len(batch.turns))]))
+
+    def final_values(self, batch: Batch) -> Tensor:
+        """The value after each episode's last turn: 0 where it terminated, V(s_K) where it was cut off."""
+        final_E = torch.zeros(len(batch.episodes))
+        if self.critic is not None and batch.cut_states:
+            spans = [Span(adapter=self.critic, ids=ids, asked=1) for ids in batch.cut_states.values()]
+            final_E[list(batch.cut_states)] = torch.cat(self._judge(spans))
+        return final_E
+
+    def _judge(self, spans: Sequence[Span]) -> list[Tensor]:
+        """The critic's values at the asked positions of each span."""
+        assert self.critic is not None
         found: list[Tensor] = [torch.empty(0)] * len(spans)
         with torch.no_grad():
             for chunk in passes(spans, self.order, self.settings.tokens):
-                asked = [spans[k].asked for k in chunk]
-                values = self.team.values(self.critic, hidden_states(self.team, [spans[k] for k in chunk])).cpu()
-                for k, piece in zip(chunk, values.split(asked), strict=True):
-                    found[k] = piece
-        return torch.cat(found)
+                asked = [spans[i].asked for i in chunk]
+                values = self.team.values(self.critic, hidden_states(self.team, [spans[i] for i in chunk])).cpu()
+                for i, piece in zip(chunk, values.split(asked), strict=True):
+                    found[i] = piece
+        return found
 
     def reference(self, batch: Batch) -> Tensor | None:
         """Log-probs of the untrained base, where a KL term asks for them."""
@@ -102,12 +116,10 @@ class Learner:
                 turns_J = torch.isin(batch.episode_K, chosen).nonzero()[:, 0]
                 value_error += self._accumulate(batch, estimate, values, reference_N, turns_J, sums, policy)
                 steps += 1
-                for name in self._present(batch, turns_J, policy):
-                    parameters = list(self.team.parameters(name).values())
-                    norm = torch.nn.utils.clip_grad_norm_(parameters, self.settings.grad_clip, foreach=True)
+                for name, norm in self._clip(self._present(batch, turns_J, policy)).items():
                     self.optimizers[name].step()
                     self.optimizers[name].zero_grad(set_to_none=True)
-                    norms[name].append(float(norm))
+                    norms[name].append(norm)
         return self._statistics(batch, sums, norms, value_error / steps)
 
     def _accumulate(
@@ -181,6 +193,19 @@ class Learner:
         returns, old = estimate.returns[rows].to(hidden.device), values[rows].to(hidden.device)
         predicted = self.team.values(self.critic, hidden)
         return value_loss(predicted, returns, old, clip=self.settings.value_clip, kind=self.settings.value_loss).sum()
+
+    def _clip(self, names: Sequence[str]) -> dict[str, float]:
+        """Each adapter's gradient norm, cut to the limit. Nobody has stepped yet when one is not finite."""
+        norms = {}
+        for name in names:
+            parameters = self.team.parameters(name).values()
+            norms[name] = float(torch.nn.utils.clip_grad_norm_(parameters, self.settings.grad_clip, foreach=True))
+            if not math.isfinite(norms[name]):
+                raise MarftError(
+                    f"the gradient of {name!r} is {norms[name]}: training has diverged. Go back with --resume --at N, "
+                    "or start again with a lower optimizer.lr"
+                )
+        return norms
 
     def _critic_span(self, batch: Batch, k: int) -> Span:
         if self.algorithm.values_at == "token":

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -63,8 +62,8 @@ class Trainer:
         with self.timed("credit"):
             batch = self.prepare(episodes)
             values = self.parts.learner.values(batch)
-            final = torch.zeros(len(batch.episodes))
-            estimate = self.parts.learner.algorithm.estimate(batch.experience(values, final))
+            final_E = self.parts.learner.final_values(batch)
+            estimate = self.parts.learner.algorithm.estimate(batch.experience(values, final_E))
         with self.timed("update"):
             statistics = self.parts.learner.update(
                 batch, estimate, values, lr_factor=self.lr_factor(), policy=self.policy_learns(), generator=self.generator()
@@ -91,6 +90,8 @@ class Trainer:
                 f"{len(failed)} of {len(episodes)} episodes failed in iteration {self.position.iteration + 1}; the first: "
                 f"{failed[0].error}. What was written is kept: mend it, then marft train --resume --run {self.run.path}"
             )
+        if not any(episode.turns for episode in episodes):
+            raise MarftError("nobody acted in any episode; the workflow must call game.act")
         return episodes
 
     def next_tasks(self) -> list[Task]:
@@ -164,20 +165,17 @@ class Trainer:
 
     def evaluate(self, when: str) -> None:
         """Before or after training; a figure that the summary already holds is not worked out again."""
-        summary = self.run.summary() or {}
-        if not self.config.eval.tasks:
+        summary, done = self.run.summary() or {}, self.position.iteration
+        known = summary.get(when, {}).get("iteration") == done or (when == "before" and done > 0)
+        if known or not self.config.eval.tasks:
             return
-        if when == "before" and "before" in summary:
-            return
-        if when == "before" and self.position.iteration:
-            return
-        row = evaluate(self.parts.table, eval_settings(self.config), self.config.seed)
+        row = {"iteration": done, **evaluate(self.parts.table, eval_settings(self.config), self.config.seed)}
         self.run.write_summary({**summary, when: row})
         self.watcher.evaluated(when, row)
 
     def summarise(self, seconds: float) -> dict[str, Any]:
         summary = self.run.summary() or {}
-        position = replace(self.position)
+        position = self.position
         summary |= {
             "iterations": position.iteration,
             "seconds": round(summary.get("seconds", 0.0) + seconds, 3),

@@ -1,0 +1,266 @@
+"""The library against `examples/single_file_marft.py`: two programs that share no code agree on every number.
+
+Both get the same adapters, value head and episodes; then prompts, values, advantages, losses and gradients are
+compared.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from marft.algorithms.credit import equal
+from marft.algorithms.experience import Estimate
+from marft.config import load_config
+from marft.game.observation import observe
+from marft.models.loading import load, render
+from marft.models.lora import AdapterSpec
+from marft.models.registry import NANO
+from marft.models.scoring import action_span, hidden_states
+from marft.models.team import TeamModel
+from marft.training.batch import Batch, build_batch
+from marft.training.compose import CRITIC, make_algorithm, settings
+from marft.training.learner import Learner, Sums
+from marft.types import Completion, Episode, Reward, Task, Turn
+
+FILE = Path(__file__).parents[1] / "examples" / "single_file_marft.py"
+TEMPERATURE = 0.9
+CONFIG = load_config("duo", ["algorithm.clip_low=0.1", "algorithm.clip_high=0.15"])
+ADAPTERS = ("planner", "solver", CRITIC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Golden:
+    """Both programs after the same preparation. `played` are the file's episodes, `batch` is the library's view."""
+
+    file: Any
+    args: Any
+    theirs: Any
+    played: list[Any]
+    learner: Learner
+    batch: Batch
+    values: Tensor
+    estimate: Estimate
+
+
+def load_file() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("single_file_marft", FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def stir(theirs: Any) -> None:
+    """B and the value head start at 0, which would hide half the gradients."""
+    g = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for layer in theirs.layers.values():
+            for b in layer.b.values():
+                b.copy_(0.03 * torch.randn(b.shape, generator=g))
+        for parameter in theirs.value_head.parameters():
+            parameter.copy_(0.1 * torch.randn(parameter.shape, generator=g))
+
+
+def copy_weights(theirs: Any, ours: TeamModel) -> None:
+    assert theirs.layers.keys() == ours.lora.layers.keys()
+    with torch.no_grad():
+        for name, layer in theirs.layers.items():
+            for adapter in ADAPTERS:
+                mine = ours.lora.parameters(adapter)
+                mine[f"{name}.a"].copy_(layer.a[adapter])
+                mine[f"{name}.b"].copy_(layer.b[adapter].T)
+        for key, parameter in theirs.value_head.named_parameters():
+            ours.parameters(CRITIC)[f"value_head.{key}"].copy_(parameter)
+
+
+def play(file: Any, theirs: Any) -> list[Any]:
+    """Three tasks, twice each, tokens drawn by the file; rewards set so that both kinds occur, and log-probs moved so
+    that ratios are not 1 and some are clipped."""
+    rng = random.Random(0)
+    tasks = [file.draw_task(rng, 2) for _ in range(3)]
+    played = [file.Episode(task.task, task.answer) for task in tasks for _ in range(2)]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        file.play(theirs, played, TEMPERATURE)
+    for i, episode in enumerate(played):
+        episode.reward = (1.0, 0.0, 0.5)[i % 3]
+        for turn in episode.turns:
+            turn.logprobs = [logprob + rng.gauss(0, 0.15) for logprob in turn.logprobs]
+    cut = played[0].turns[-1]  # as if it had run into its limit
+    cut.action, cut.logprobs = cut.action[:-1], cut.logprobs[:-1]
+    return played
+
+
+def to_library(played: list[Any], tokenizer: Any) -> list[Episode]:
+    episodes = []
+    for i, one in enumerate(played):
+        task = Task(id=f"task {i // 2}", prompt=one.task, data={"answer": one.answer})
+        turns: list[Turn] = []
+        for k, turn in enumerate(one.turns):
+            observation = observe(prompt=CONFIG.team.agents[turn.agent].prompt, task=task, shown="", turns=turns)
+            completion = Completion(
+                text=turn.text,
+                token_ids=tuple(turn.action),
+                logprobs=tuple(turn.logprobs),
+                finish="stop" if turn.action[-1] == tokenizer.eos_token_id else "length",
+                version=0,
+            )
+            ids = render(tokenizer, observation)
+            turns.append(
+                Turn(agent=turn.agent, index=k, nth=0, observation=observation, prompt_ids=ids, completion=completion)
+            )
+        episodes.append(Episode(task=task, sample=i % 2, turns=tuple(turns), reward=Reward(team=one.reward)))
+    return episodes
+
+
+@pytest.fixture(scope="module")
+def golden() -> Iterator[Golden]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    file: Any = load_file()
+    args = file.Args(model=str(NANO), temperature=TEMPERATURE, clip_low=0.1, clip_high=0.15)
+    theirs = file.Team(args)
+    stir(theirs)
+    specs = [AdapterSpec(name=name, rank=CONFIG.lora.rank, alpha=CONFIG.lora.alpha) for name in ADAPTERS]
+    ours = TeamModel(
+        load("nano", "cpu", "float32"),
+        agents=specs[:-1],
+        critics=specs[-1:],
+        targets=CONFIG.lora.targets,
+        seed=0,
+    )
+    copy_weights(theirs, ours)
+    played = play(file, theirs)
+    batch = build_batch(
+        to_library(played, ours.tokenizer),
+        agents=ours.agents,
+        temperatures=dict.fromkeys(ours.agents, TEMPERATURE),
+        credit=equal,
+        encode_state=lambda messages: render(ours.tokenizer, messages),
+    )
+    learner = Learner(ours, make_algorithm(CONFIG.algorithm), CRITIC, settings(CONFIG))
+    values = learner.values(batch)
+    assert values is not None
+    estimate = learner.algorithm.estimate(batch.experience(values, torch.zeros(len(batch.episodes))))
+    yield Golden(
+        file=file,
+        args=args,
+        theirs=theirs,
+        played=played,
+        learner=learner,
+        batch=batch,
+        values=values,
+        estimate=estimate,
+    )
+    torch.set_num_threads(threads)
+
+
+def test_both_have_the_same_settings(golden: Golden) -> None:
+    """The file's defaults are the library's: an oracle for the recipe that everybody runs first."""
+    default, config = golden.file.Args(), load_config("duo")
+    algorithm: Any = config.algorithm
+    assert {name: (p.prompt, p.max_tokens) for name, p in golden.file.AGENTS.items()} == {
+        name: (a.prompt, a.max_tokens) for name, a in config.team.agents.items()
+    }
+    assert (default.rank, default.alpha) == (config.lora.rank, config.lora.alpha)
+    assert (default.lr, default.grad_clip) == (config.optimizer.lr, config.optimizer.grad_clip)
+    assert config.optimizer.weight_decay == 0
+    assert (default.epochs, default.minibatches) == (config.train.epochs, config.train.minibatches)
+    assert default.level == config.env.settings["level"]
+    assert default.temperature == config.team.agents["planner"].temperature == config.team.agents["solver"].temperature
+    for name in ("lam", "token_gamma", "token_lam", "clip_low", "clip_high"):
+        assert getattr(default, name) == getattr(algorithm, name), name
+    assert (algorithm.aggregation, algorithm.whiten, algorithm.value_loss) == ("turn", True, "mse")
+    assert default.gamma == golden.batch.gamma
+
+
+def test_prompts_and_central_states_are_the_same_tokens(golden: Golden) -> None:
+    theirs = [turn for episode in golden.played for turn in episode.turns]
+    assert [list(turn.prompt_ids) for turn in golden.batch.turns] == [turn.prompt for turn in theirs]
+    assert [list(state) for state in golden.batch.states] == [turn.state for turn in theirs]
+
+
+def test_the_batch_is_worth_comparing(golden: Golden) -> None:
+    """Turns of many lengths, ended and cut off; ratios on both sides of the clip; values that differ."""
+    lengths = golden.batch.length_K
+    assert len(lengths.unique()) > 4
+    assert {turn.completion.finish for turn in golden.batch.turns} == {"stop", "length"}
+    assert golden.values.std() > 0.01
+
+
+def test_values_advantages_and_returns_agree(golden: Golden) -> None:
+    turns = [turn for episode in golden.played for turn in episode.turns]
+    with torch.no_grad():
+        assert_close(golden.values, golden.file.state_values(golden.theirs, turns), atol=1e-5, rtol=0)
+    whitened, returns = golden.file.estimate(golden.theirs, golden.played, golden.args)
+    assert_close(golden.estimate.advantages_N, whitened, atol=1e-5, rtol=0)
+    assert_close(golden.estimate.returns, returns, atol=1e-5, rtol=0)
+
+
+def test_losses_and_gradients_agree(golden: Golden) -> None:
+    file, learner, batch = golden.file, golden.learner, golden.batch
+    whitened, returns = file.estimate(golden.theirs, golden.played, golden.args)
+    found = file.losses(golden.theirs, golden.played, whitened, returns, golden.args)
+    sum(found.values()).backward()
+
+    sums = Sums(by_agent=torch.zeros(2, 4))
+    everything = torch.arange(len(batch.turns))
+    critic_loss = learner._accumulate(batch, golden.estimate, golden.values, None, everything, sums, True)
+    assert critic_loss == pytest.approx(found[CRITIC].item(), abs=1e-5)
+    assert (sums.by_agent[:, 1] > 0).all()  # some tokens of both agents are clipped
+    for i, agent in enumerate(learner.team.agents):
+        assert policy_loss(golden, i).item() == pytest.approx(found[agent].item(), abs=1e-5)
+
+    for adapter in ADAPTERS:
+        pairs = paired_gradients(golden, adapter)
+        largest = max(theirs.abs().max().item() for theirs, _ in pairs.values())
+        assert largest > 1e-4
+        for name, (theirs, ours) in pairs.items():
+            assert theirs.abs().max() > 0, name
+            assert (theirs - ours).abs().max().item() <= 1e-5 * largest, name
+
+
+def policy_loss(golden: Golden, agent: int) -> Tensor:
+    """The library's policy loss of one agent's turns."""
+    learner, batch = golden.learner, golden.batch
+    own = (batch.agent_K == agent).nonzero()[:, 0]
+    weight = learner.algorithm.weights(batch.length_K, batch.agent_K)[own]
+    turns = [batch.turns[k] for k in own.tolist()]
+    with torch.no_grad():
+        hidden = hidden_states(
+            learner.team, [action_span(t.agent, t.prompt_ids, t.completion.token_ids) for t in turns]
+        )
+        sums = Sums(by_agent=torch.zeros(2, 4))
+        return learner._policy_loss(batch, golden.estimate, None, own, weight, hidden, sums)
+
+
+def paired_gradients(golden: Golden, adapter: str) -> dict[str, tuple[Tensor, Tensor]]:
+    """Each tensor's gradient in the file and in the library, the file's B laid out like the library's."""
+    ours = {key: gradient(p) for key, p in golden.learner.team.parameters(adapter).items()}
+    theirs: dict[str, Tensor] = {}
+    for name, layer in golden.theirs.layers.items():
+        theirs[f"{name}.a"] = gradient(layer.a[adapter])
+        theirs[f"{name}.b"] = gradient(layer.b[adapter]).T
+    if adapter == CRITIC:
+        theirs |= {f"value_head.{key}": gradient(p) for key, p in golden.theirs.value_head.named_parameters()}
+    assert theirs.keys() == ours.keys()
+    return {key: (theirs[key], ours[key]) for key in theirs}
+
+
+def gradient(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
