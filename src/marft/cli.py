@@ -16,6 +16,8 @@ from marft.version import __version__
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0: success; 2: the user's mistake, one line; 1: anything else."""
+    # Idle OpenMP threads sleep instead of spinning: a busy core beside us would otherwise slow training tenfold.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         arguments = parse_arguments(argv)
         result: int = arguments.command(arguments)
@@ -56,8 +58,12 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"marft {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
-    train = commands.add_parser("train", help="train a team (without arguments: the embedded default, minutes on a laptop)")
-    train.add_argument("words", nargs="*", metavar="CONFIG.yaml | RECIPE | key=value", help="what to train, and overrides")
+    train = commands.add_parser(
+        "train", help="train a team (without arguments: the embedded default, minutes on a laptop)"
+    )
+    train.add_argument(
+        "words", nargs="*", metavar="CONFIG.yaml | RECIPE | key=value", help="what to train, and overrides"
+    )
     train.add_argument("--run", type=Path, metavar="DIR", help="the run directory (default: runs/RECIPE-NUMBER)")
     train.add_argument("--resume", action="store_true", help="go on with the run in --run DIR")
     train.add_argument("--at", type=int, metavar="N", help="with --resume: go back to the checkpoint of iteration N")

@@ -216,7 +216,9 @@ class Config(Section):
         if grouped and self.critic.mode == "shared":
             raise ValueError("critic.mode: grpo uses no critic and would ignore it; drop it or say critic=none")
         if not grouped and self.critic.mode == "none":
-            raise ValueError(f"critic.mode: {self.algorithm.name} estimates advantages with a critic; say critic=shared or algorithm=grpo")
+            raise ValueError(
+                f"critic.mode: {self.algorithm.name} estimates advantages with a critic; say critic=shared or algorithm=grpo"
+            )
         if grouped and self.train.samples < 2:
             raise ValueError("train.samples: grpo compares samples of one task, so it needs at least 2")
         if grouped and (self.critic.warmup or self.critic.lr):
@@ -255,7 +257,9 @@ def read_source(source: str) -> dict[str, Any]:
             raise MarftError(f"cannot read {path}: {error.strerror}") from None
     known = recipes()
     if source not in known:
-        raise MarftError(f"unknown recipe {source!r}{nearest(source, known)}; 'marft recipes' lists them, or give a .yaml file")
+        raise MarftError(
+            f"unknown recipe {source!r}{nearest(source, known)}; 'marft recipes' lists them, or give a .yaml file"
+        )
     return parse_yaml((resources.files("marft") / "recipes" / f"{source}.yaml").read_text(), source)
 
 
@@ -291,7 +295,9 @@ def merge_settings(base: Mapping[str, Any], on_top: Mapping[str, Any]) -> dict[s
     below, above = spell_out(base), spell_out(on_top)
     for section in ("env", "algorithm"):
         new = above.get(section)
-        if isinstance(new, Mapping) and new.get("name", below.get(section, {}).get("name")) != below.get(section, {}).get("name"):
+        if isinstance(new, Mapping) and new.get("name", below.get(section, {}).get("name")) != below.get(
+            section, {}
+        ).get("name"):
             below.pop(section, None)
     return laid_over(below, above)
 
@@ -306,7 +312,9 @@ def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, A
 
 def spell_out(data: Mapping[str, Any]) -> dict[str, Any]:
     """`algorithm: grpo` → `algorithm: {name: grpo}`, and the like; an agent given as a string is its prompt."""
-    spelled = {k: {SHORTHANDS[k]: v} if k in SHORTHANDS and isinstance(v, str) else v for k, v in data.items()}
+    spelled: dict[str, Any] = {
+        k: {SHORTHANDS[k]: v} if k in SHORTHANDS and isinstance(v, str) else v for k, v in data.items()
+    }
     team = spelled.get("team")
     if isinstance(team, dict) and isinstance(team.get("agents"), dict):
         agents = {name: {"prompt": a} if isinstance(a, str) else a for name, a in team["agents"].items()}
@@ -327,7 +335,11 @@ def to_yaml(config: Config) -> str:
 
 
 # --- explaining mistakes ---------------------------------------------------------------------------------------------
-ALGORITHMS = {"marft-token": MarftTokenConfig, "marft-action": MarftActionConfig, "grpo": GrpoConfig}
+ALGORITHMS: dict[str, type[BaseModel]] = {
+    "marft-token": MarftTokenConfig,
+    "marft-action": MarftActionConfig,
+    "grpo": GrpoConfig,
+}
 
 
 def explain(error: ValidationError) -> str:

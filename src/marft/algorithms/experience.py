@@ -60,7 +60,9 @@ class Surrogate:
 class Algorithm(Protocol):
     """An estimator of advantages and a policy loss."""
 
-    values_at: ValuesAt | None  # where it needs the critic; None: it needs none
+    @property
+    def values_at(self) -> ValuesAt | None:
+        """Where it needs the critic; None: it needs none."""
 
     def estimate(self, experience: Experience) -> Estimate: ...
 

@@ -184,7 +184,9 @@ class LocalEngine:
         return len(self.masks) - 1 if request.adapter is None else self.team.lora.index[request.adapter]
 
     def _prefill(
-        self, prompts: Sequence[tuple[int, tuple[int, ...]]], members: Sequence[Sequence[tuple[Request, asyncio.Future[Completion]]]]
+        self,
+        prompts: Sequence[tuple[int, tuple[int, ...]]],
+        members: Sequence[Sequence[tuple[Request, asyncio.Future[Completion]]]],
     ) -> None:
         entering = [entry for group in members for entry in group]
         device, start = self.team.device, len(self.live)
@@ -265,7 +267,7 @@ class LocalEngine:
         del self.live[left:]
 
     def _answer(self, row: int, ended: bool) -> None:
-        request, future = self.live[row]
+        _, future = self.live[row]
         count = int(self.rows.count[row])
         ids = self.rows.ids[row, :count].tolist()
         text = self.team.tokenizer.decode(ids[:-1] if ended else ids, skip_special_tokens=True)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-GOLDEN, MIX_1, MIX_2 = -7046029254386353131, -4658895280553007687, -7723592293110705685  # splitmix64, as signed integers
+GOLDEN, MIX_1, MIX_2 = (
+    -7046029254386353131,
+    -4658895280553007687,
+    -7723592293110705685,
+)  # splitmix64, as signed integers
 
 
 def uniform(seed_B: Tensor, step_B: Tensor) -> Tensor:

@@ -33,12 +33,20 @@ class Gsm8k(Environment[State]):
         self.path = Path(path).expanduser()
 
     def tasks(self, split: Split) -> Sequence[Task]:
-        found = next((f for f in (self.path / f"gsm8k_{split}.jsonl", self.path / f"{split}.jsonl") if f.is_file()), None)
+        found = next(
+            (f for f in (self.path / f"gsm8k_{split}.jsonl", self.path / f"{split}.jsonl") if f.is_file()), None
+        )
         if found is None:
-            raise FileNotFoundError(f"env.path: {self.path} holds no gsm8k_{split}.jsonl; download GSM8K and name its folder")
+            raise FileNotFoundError(
+                f"env.path: {self.path} holds no gsm8k_{split}.jsonl; download GSM8K and name its folder"
+            )
         rows = [json.loads(line) for line in found.read_text(encoding="utf-8").splitlines() if line.strip()]
         return [
-            Task(id=f"gsm8k/{split}/{i}", prompt=row["question"], data={"answer": number(row["answer"].split("####")[-1])})
+            Task(
+                id=f"gsm8k/{split}/{i}",
+                prompt=row["question"],
+                data={"answer": number(row["answer"].split("####")[-1])},
+            )
             for i, row in enumerate(rows)
         ]
 

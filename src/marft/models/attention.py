@@ -107,7 +107,8 @@ class Packed:
         from torch.nn.attention.varlen import varlen_attn
 
         # newer torch wants grouped heads announced, older torch takes them unasked
-        grouped = {"enable_gqa": q.shape[1] != k.shape[1]} if "enable_gqa" in signature(varlen_attn).parameters else {}
+        known = "enable_gqa" in signature(varlen_attn).parameters
+        grouped: dict[str, Any] = {"enable_gqa": q.shape[1] != k.shape[1]} if known else {}
         q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))
         size, starts = self.longest, self.starts
         out = varlen_attn(q, k, v, starts, starts, size, size, scale=scale, window_size=(-1, 0), **grouped)

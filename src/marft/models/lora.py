@@ -83,7 +83,9 @@ class Mask:
         self.mask = mask  # [rows, Σr]: the adapter's scaling on its own columns, else 0
 
     def delta(self, x: Tensor, stack: Stack) -> Tensor | None:
-        hidden = linear(x, stack.all_a.to(x.dtype)) * self.mask.view(-1, *(1,) * (x.dim() - 2), self.mask.shape[1]).to(x.dtype)
+        hidden = linear(x, stack.all_a.to(x.dtype)) * self.mask.view(-1, *(1,) * (x.dim() - 2), self.mask.shape[1]).to(
+            x.dtype
+        )
         return hidden @ stack.all_b.to(x.dtype)
 
 

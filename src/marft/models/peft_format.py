@@ -47,14 +47,18 @@ def load_adapter(team: TeamModel, name: str, folder: Path) -> None:
     if given.keys() != own.keys():
         odd = min(given.keys() ^ own.keys())
         side = "lacks" if odd in own else "also has"
-        raise MarftError(f"{folder / WEIGHTS} does not fit adapter {name!r}: it {side} {odd}; check model, lora.targets")
+        raise MarftError(
+            f"{folder / WEIGHTS} does not fit adapter {name!r}: it {side} {odd}; check model, lora.targets"
+        )
     for key, target in own.items():
         if given[key].shape != target.shape:
             shapes = f"{list(given[key].shape)} instead of {list(target.shape)}"
             raise MarftError(f"{folder / WEIGHTS} does not fit adapter {name!r}: {key} is {shapes}; check lora.rank")
     scaling = json.loads((folder / CONFIG).read_text())
     if scaling["lora_alpha"] / scaling["r"] != team.lora.specs[name].scaling:
-        raise MarftError(f"{folder / CONFIG}: lora_alpha {scaling['lora_alpha']} differs from this run's; set lora.alpha to it")
+        raise MarftError(
+            f"{folder / CONFIG}: lora_alpha {scaling['lora_alpha']} differs from this run's; set lora.alpha to it"
+        )
     with torch.no_grad():
         for key, target in own.items():
             target.copy_(given[key])

@@ -38,7 +38,8 @@ def hidden_states(team: TeamModel, spans: Sequence[Span]) -> Tensor:
     ends = torch.tensor(lengths).cumsum(0)
     row = torch.repeat_interleave(torch.arange(len(spans)), asked)
     offset = torch.arange(len(row)) - (asked.cumsum(0) - asked)[row]
-    return Pick.apply(hidden[0], ((ends - asked)[row] + offset).to(team.device))
+    picked: Tensor = Pick.apply(hidden[0], ((ends - asked)[row] + offset).to(team.device))
+    return picked
 
 
 def logprobs(team: TeamModel, hidden_ND: Tensor, tokens_N: Tensor, temperature_N: Tensor) -> tuple[Tensor, Tensor]:

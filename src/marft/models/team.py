@@ -86,9 +86,13 @@ class TeamModel:
                 out = self.backbone(input_ids=ids, position_ids=packed.position_ids, attend=packed, use_cache=False)
                 difference = (self.logits(out.last_hidden_state) - expected).abs().max()
             except (KeyError, TypeError, ValueError) as error:
-                raise MarftError(f"model {name!r} cannot run on our attention ({error}); use another causal model") from None
+                raise MarftError(
+                    f"model {name!r} cannot run on our attention ({error}); use another causal model"
+                ) from None
         if not difference <= 0.05 * expected.abs().max() + 1e-3:
-            raise MarftError(f"model {name!r} differs from its own forward by {difference:.3g} on our attention; use another model")
+            raise MarftError(
+                f"model {name!r} differs from its own forward by {difference:.3g} on our attention; use another model"
+            )
 
 
 def value_head(width: int, device: torch.device) -> nn.Linear:

@@ -39,11 +39,10 @@ def assemble(config: Config, workflow: Workflow | None = None) -> Assembly:
     env = make_env(config.env.name, config.env.settings)
     chosen = workflow or find_workflow(config.team.workflow)
     loaded = load(config.model, config.device, config.dtype)
-    spec = {"rank": config.lora.rank, "alpha": config.lora.alpha}
     team = TeamModel(
         loaded,
-        agents=[AdapterSpec(name=name, **spec) for name in config.team.agents],
-        critics=[AdapterSpec(name=CRITIC, **spec)] if config.has_critic else [],
+        agents=[adapter_spec(config, name) for name in config.team.agents],
+        critics=[adapter_spec(config, CRITIC)] if config.has_critic else [],
         targets=config.lora.targets,
         seed=seed_of(config.seed, "adapters"),
     )
@@ -55,6 +54,10 @@ def assemble(config: Config, workflow: Workflow | None = None) -> Assembly:
     learner = Learner(team, make_algorithm(config.algorithm), CRITIC if config.has_critic else None, settings(config))
     table = Table(team=agents, env=env, engine=engine, workflow=chosen)
     return Assembly(team=team, engine=engine, learner=learner, table=table, fingerprint=loaded.fingerprint)
+
+
+def adapter_spec(config: Config, name: str) -> AdapterSpec:
+    return AdapterSpec(name=name, rank=config.lora.rank, alpha=config.lora.alpha)
 
 
 def make_algorithm(config: AlgorithmConfig) -> Algorithm:

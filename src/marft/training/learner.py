@@ -101,7 +101,14 @@ class Learner:
         return found
 
     def update(
-        self, batch: Batch, estimate: Estimate, values: Tensor | None, *, lr_factor: float, policy: bool, generator: torch.Generator
+        self,
+        batch: Batch,
+        estimate: Estimate,
+        values: Tensor | None,
+        *,
+        lr_factor: float,
+        policy: bool,
+        generator: torch.Generator,
     ) -> dict[str, dict[str, float]]:
         """Some epochs over the batch; `policy` is off while only the critic warms up. Statistics by adapter name."""
         reference_N = self.reference(batch) if policy else None
@@ -154,9 +161,13 @@ class Learner:
             n_policy = int(batch.length_K[turns_J[acting]].sum())
             loss = hidden.new_zeros((), dtype=torch.float32)
             if len(acting):
-                loss = loss + self._policy_loss(batch, estimate, reference_N, turns_J[acting], weight_J[acting], hidden[:n_policy], sums)
+                loss = loss + self._policy_loss(
+                    batch, estimate, reference_N, turns_J[acting], weight_J[acting], hidden[:n_policy], sums
+                )
             if len(judged):
-                critic_loss = self._critic_loss(batch, estimate, values, turns_J[judged], hidden[n_policy:]) / value_entries
+                critic_loss = (
+                    self._critic_loss(batch, estimate, values, turns_J[judged], hidden[n_policy:]) / value_entries
+                )
                 total += float(critic_loss.detach())
                 loss = loss + critic_loss
             loss.backward()
@@ -174,7 +185,9 @@ class Learner:
     ) -> Tensor:
         device = self.team.device
         rows, turn = token_rows(batch, turns_J)
-        old, advantages, weight = (x.to(device) for x in (batch.old_N[rows], estimate.advantages_N[rows], weight_J[turn]))
+        old, advantages, weight = (
+            x.to(device) for x in (batch.old_N[rows], estimate.advantages_N[rows], weight_J[turn])
+        )
         temperature = batch.temperature_K[turns_J][turn].to(device)
         new, entropy = logprobs(self.team, hidden, batch.tokens_N[rows].to(device), temperature)
         words = batch.words_K[turns_J].to(device)
@@ -187,8 +200,12 @@ class Learner:
         sums.add(batch.agent_K[turns_J][turn], kl_k3(old, new), surrogate.clipped_N, entropy)
         return loss
 
-    def _critic_loss(self, batch: Batch, estimate: Estimate, values: Tensor | None, turns_J: Tensor, hidden: Tensor) -> Tensor:
-        assert self.critic is not None and values is not None and estimate.returns is not None
+    def _critic_loss(
+        self, batch: Batch, estimate: Estimate, values: Tensor | None, turns_J: Tensor, hidden: Tensor
+    ) -> Tensor:
+        assert self.critic is not None
+        assert values is not None
+        assert estimate.returns is not None
         rows = token_rows(batch, turns_J)[0] if self.algorithm.values_at == "token" else turns_J
         returns, old = estimate.returns[rows].to(hidden.device), values[rows].to(hidden.device)
         predicted = self.team.values(self.critic, hidden)

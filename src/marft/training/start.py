@@ -59,7 +59,9 @@ def go(config: Config, parts: Assembly, run: RunDirectory, *, resumed: int | Non
     with watcher(run.path) as watching:
         trainer = Trainer(config, parts, run, [], watching)
         if resumed is not None:
-            trainer.resume(lambda line: print(f"marft: warning: {line}", file=sys.stderr), None if resumed < 0 else resumed)
+            trainer.resume(
+                lambda line: print(f"marft: warning: {line}", file=sys.stderr), None if resumed < 0 else resumed
+            )
         trainer.trackers = trackers(config, run.path, resumed=None if resumed is None else trainer.position.iteration)
         try:
             summary = trainer.train()

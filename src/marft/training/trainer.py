@@ -66,7 +66,12 @@ class Trainer:
             estimate = self.parts.learner.algorithm.estimate(batch.experience(values, final_E))
         with self.timed("update"):
             statistics = self.parts.learner.update(
-                batch, estimate, values, lr_factor=self.lr_factor(), policy=self.policy_learns(), generator=self.generator()
+                batch,
+                estimate,
+                values,
+                lr_factor=self.lr_factor(),
+                policy=self.policy_learns(),
+                generator=self.generator(),
             )
         self.advance(batch)
         row = {
