@@ -121,7 +121,15 @@ def to_library(played: list[Any], tokenizer: Any) -> list[Episode]:
             )
             ids = render(tokenizer, observation)
             turns.append(
-                Turn(agent=turn.agent, index=k, nth=0, observation=observation, prompt_ids=ids, completion=completion)
+                Turn(
+                    agent=turn.agent,
+                    index=k,
+                    nth=0,
+                    shown="",
+                    observation=observation,
+                    prompt_ids=ids,
+                    completion=completion,
+                )
             )
         episodes.append(Episode(task=task, sample=i % 2, turns=tuple(turns), reward=Reward(team=one.reward)))
     return episodes

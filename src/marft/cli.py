@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         result: int = arguments.command(arguments)
         return result
     except MarftError as error:
-        print(f"marft: {error}", file=sys.stderr)
+        print(f"marft: {' '.join(str(error).split())}", file=sys.stderr)  # it may quote a user's many lines
         return 2
     except KeyboardInterrupt:
         print("marft: interrupted; marft train --resume --run DIR goes on from the last checkpoint", file=sys.stderr)

@@ -25,7 +25,7 @@ RESERVED = {"critic", "base"}
 class Section(BaseModel):
     """A part of the config: unknown keys are errors, values never change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class EnvConfig(BaseModel):
@@ -280,25 +280,26 @@ def merge(base: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     for override in overrides:
         if "=" not in override:
             raise MarftError(f"{override!r} is not an override; write key=value")
+    on_top: dict[str, Any] = {}
     try:
-        on_top = OmegaConf.to_container(OmegaConf.from_dotlist(list(overrides)))
+        for override in overrides:  # one by one: `env=gsm8k` and `env.path=DIR` add up, in either order
+            one = OmegaConf.to_container(OmegaConf.from_dotlist([override]))
+            assert isinstance(one, dict)
+            on_top = laid_over(on_top, spell_out({str(key): value for key, value in one.items()}))
     except OmegaConfBaseException as error:
         raise MarftError(f"cannot apply {' '.join(overrides)}: {str(error).splitlines()[0]}") from None
     except yaml.YAMLError as error:
         raise MarftError(f"cannot read {' '.join(overrides)}: {' '.join(str(error).split())}") from None
-    assert isinstance(on_top, dict)
-    return merge_settings(base, {str(key): value for key, value in on_top.items()})
+    return merge_settings(base, on_top)
 
 
 def merge_settings(base: Mapping[str, Any], on_top: Mapping[str, Any]) -> dict[str, Any]:
     """Nested settings on top of a base. A new name of an algorithm or environment drops the old one's own settings."""
     below, above = spell_out(base), spell_out(on_top)
     for section in ("env", "algorithm"):
-        new = above.get(section)
-        if isinstance(new, Mapping) and new.get("name", below.get(section, {}).get("name")) != below.get(
-            section, {}
-        ).get("name"):
-            below.pop(section, None)
+        old, new = below.get(section), above.get(section)
+        if isinstance(old, Mapping) and isinstance(new, Mapping) and new.get("name", old.get("name")) != old.get("name"):
+            del below[section]
     return laid_over(below, above)
 
 

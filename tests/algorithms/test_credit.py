@@ -1,19 +1,20 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marft.algorithms.credit import RewardStream, equal
 from marft.types import Completion, Episode, Reward, Task, Turn
 
+few = settings(max_examples=50, deadline=None, derandomize=True)
 rewards = st.lists(st.floats(-10, 10, allow_nan=False), min_size=1, max_size=8)
 
 
 def episode(turns: int, team: float) -> Episode:
     completion = Completion(text="x", token_ids=(5, 2), logprobs=(-1.0, -1.0), finish="stop", version=0)
     made = tuple(
-        Turn(agent=f"agent_{k}", index=k, nth=0, observation=(), prompt_ids=(1,), completion=completion)
+        Turn(agent=f"agent_{k}", index=k, nth=0, shown="", observation=(), prompt_ids=(1,), completion=completion)
         for k in range(turns)
     )
     return Episode(task=Task(id="t", prompt="p"), sample=0, turns=made, reward=Reward(team=team))
@@ -33,12 +34,14 @@ def test_a_reward_on_the_last_turn_is_discounted_back() -> None:
     assert RewardStream(rewards=(0.0, 0.0, 8.0), gamma=0.5, chained=True).scores() == (2.0, 4.0, 8.0)
 
 
+@few
 @given(rewards)
 def test_the_first_score_without_discount_is_the_sum(values: list[float]) -> None:
     scores = RewardStream(rewards=tuple(values), gamma=1.0, chained=True).scores()
     assert scores[0] == pytest.approx(sum(values), abs=1e-9)
 
 
+@few
 @given(rewards, st.floats(0, 1))
 def test_scores_are_returns_to_go(values: list[float], gamma: float) -> None:
     scores = RewardStream(rewards=tuple(values), gamma=gamma, chained=True).scores()

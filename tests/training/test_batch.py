@@ -16,7 +16,7 @@ TEMPERATURES = {"planner": 0.5, "solver": 1.0, "judge": 2.0}
 PAD, END = 0, 2
 
 
-def turn(agent: str, ids: Sequence[int], *, index: int = 0, nth: int = 0, text: str = "a b") -> Turn:
+def turn(agent: str, ids: Sequence[int], *, index: int = 0, nth: int = 0, text: str = "a b", shown: str = "") -> Turn:
     completion = Completion(
         text=text,
         token_ids=tuple(ids),
@@ -24,7 +24,9 @@ def turn(agent: str, ids: Sequence[int], *, index: int = 0, nth: int = 0, text: 
         finish="stop" if ids[-1] == END else "length",
         version=0,
     )
-    return Turn(agent=agent, index=index, nth=nth, observation=(), prompt_ids=(1, 1), completion=completion)
+    return Turn(
+        agent=agent, index=index, nth=nth, shown=shown, observation=(), prompt_ids=(1, 1), completion=completion
+    )
 
 
 def episode(task: str, speakers: Sequence[str], reward: float = 1.0, sample: int = 0) -> Episode:
@@ -118,6 +120,36 @@ def test_the_central_state_shows_all_earlier_turns_and_who_is_next() -> None:
     assert found.states == ((1,), (2,), (3,))
     assert [messages[1].content for messages in seen] == ["Task x.", "Task x.\n\nplanner: say 0", "Task y."]
     assert [messages[0].content.rpartition("Next: ")[2] for messages in seen] == ["planner.", "solver.", "judge."]
+
+
+def test_the_central_state_shows_what_the_environment_showed_and_where_an_episode_was_cut() -> None:
+    turns = (
+        turn("planner", (5, END), text="go", shown="board 0"),
+        turn("solver", (6, END), index=1, text="on", shown="board 1"),
+    )
+    cut = Episode(
+        task=Task(id="x", prompt="p"),
+        sample=0,
+        turns=turns,
+        reward=Reward(team=0.0),
+        ended="cut_off",
+        cut_before="judge",
+    )
+    seen: list[Sequence[Message]] = []
+
+    def encode(messages: Sequence[Message]) -> tuple[int, ...]:
+        seen.append(messages)
+        return (len(seen),)
+
+    found = build_batch(
+        [episode("y", ["solver"]), cut], agents=AGENTS, temperatures=TEMPERATURES, credit=equal, encode_state=encode
+    )
+    assert found.states == ((1,), (2,), (3,))
+    assert found.cut_states == {1: (4,)}
+    assert [messages[1].content for messages in seen[1:3]] == ["p\n\nboard 0", "p\n\nboard 1\n\nplanner: go"]
+    last = seen[3]
+    assert last[0].content.endswith("Next: judge.")
+    assert last[1].content.endswith("planner: go\n\nsolver: on")
 
 
 def test_the_credit_decides_rewards_and_discount() -> None:

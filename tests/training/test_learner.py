@@ -18,13 +18,14 @@ from marft.algorithms.grpo import Grpo
 from marft.algorithms.marft_action import MarftAction
 from marft.algorithms.marft_token import MarftToken
 from marft.engines.local import LocalEngine
+from marft.game.observation import central_state
 from marft.models.loading import load, render
 from marft.models.lora import AdapterSpec
-from marft.models.scoring import action_span, hidden_states, logprobs
+from marft.models.scoring import Span, action_span, hidden_states, logprobs
 from marft.models.team import TeamModel
 from marft.training.batch import Batch, build_batch
 from marft.training.learner import Learner, LearnerSettings, Sums
-from marft.types import Completion, Episode, Message, Request, Reward, Sampling, Task, Turn
+from marft.types import Completion, Episode, MarftError, Message, Request, Reward, Sampling, Task, Turn
 
 TOKEN = MarftToken(
     lam=0.95, token_gamma=1.0, token_lam=1.0, whiten=False, clip_low=0.2, clip_high=0.2, aggregation="turn"
@@ -89,7 +90,15 @@ def episode(
         completion = Completion(text=text, token_ids=ids, logprobs=old, finish=finish, version=0)
         nth = sum(t.agent == agent for t in turns)
         turns.append(
-            Turn(agent=agent, index=k, nth=nth, observation=observation, prompt_ids=prompt, completion=completion)
+            Turn(
+                agent=agent,
+                index=k,
+                nth=nth,
+                shown="",
+                observation=observation,
+                prompt_ids=prompt,
+                completion=completion,
+            )
         )
     return Episode(
         task=Task(id=task, prompt="Start with 17."), sample=0, turns=tuple(turns), reward=Reward(team=reward)
@@ -121,7 +130,7 @@ def make_learner(team: TeamModel, algorithm: Algorithm = TOKEN, **changes: Any) 
 
 def judge(learner: Learner, batch: Batch) -> tuple[Tensor | None, Estimate]:
     values = learner.values(batch)
-    return values, learner.algorithm.estimate(batch.experience(values, torch.zeros(len(batch.episodes))))
+    return values, learner.algorithm.estimate(batch.experience(values, learner.final_values(batch)))
 
 
 def update(learner: Learner, batch: Batch, policy: bool = True) -> dict[str, dict[str, float]]:
@@ -216,6 +225,26 @@ def test_the_value_of_a_turn_is_read_before_its_first_token() -> None:
     assert_close(tokens[batch.starts_K], turns, atol=1e-5, rtol=0)
 
 
+def test_an_episode_cut_off_is_worth_what_the_critic_expects_of_it() -> None:
+    team = make_team()
+    ended = episode(team, SCRIPTS[0][0], 0.0)
+    cut = replace(ended, ended="cut_off", cut_before="planner")
+    batch = make_batch(team, [ended, cut])
+    learner = make_learner(team, ACTION)
+    final = learner.final_values(batch)
+    assert final[0] == 0
+    state = central_state(task=cut.task, shown="", turns=cut.turns, next_agent="planner")
+    with torch.no_grad():
+        ids = render(team.tokenizer, state)
+        hidden = hidden_states(team, [Span(adapter="critic", ids=ids, asked=1)])
+    assert_close(final[1:], team.values("critic", hidden).detach(), atol=1e-5, rtol=0)
+    assert final[1].abs() > 1e-4
+    values, estimate = judge(learner, batch)
+    assert values is not None
+    last = torch.tensor([1, 3])  # A = r + γ V(s_K) − V, and r = 0
+    assert_close(estimate.advantages_N[batch.starts_K][last], final - values[last], atol=1e-5, rtol=0)
+
+
 # --- what an update does ----------------------------------------------------------------------------------------------
 def test_a_first_step_starts_at_ratio_one() -> None:
     team = make_team()
@@ -305,6 +334,18 @@ def test_gradients_are_clipped_for_each_adapter_on_its_own() -> None:
         assert_close(steps[0][key], steps[1][key])
 
 
+def test_defect_16_a_gradient_that_is_no_number_stops_the_run_before_anybody_steps() -> None:
+    team = make_team()
+    before = {name: snapshot(team, name) for name in (*DUO, "critic")}
+    learner = make_learner(team)
+    batch = make_batch(team, episodes(team))
+    values, estimate = judge(learner, batch)
+    broken = Estimate(advantages_N=torch.full_like(estimate.advantages_N, float("nan")), returns=estimate.returns)
+    with pytest.raises(MarftError, match="diverged"):
+        learner.update(batch, broken, values, lr_factor=1.0, policy=True, generator=torch.Generator().manual_seed(0))
+    assert not any(changed(team, name, old) for name, old in before.items())
+
+
 # --- defects of published systems -------------------------------------------------------------------------------------
 def test_defect_06_scoring_uses_the_temperature_of_sampling() -> None:
     team = make_team()
@@ -319,7 +360,7 @@ def test_defect_06_scoring_uses_the_temperature_of_sampling() -> None:
     played = [
         Episode(
             task=Task(id="t", prompt="p"), sample=i, reward=Reward(team=float(i)),
-            turns=(Turn(agent="solver", index=0, nth=0, observation=(), prompt_ids=prompt, completion=completion),),
+            turns=(Turn(agent="solver", index=0, nth=0, shown="", observation=(), prompt_ids=prompt, completion=completion),),
         )
         for i, completion in enumerate(asyncio.run(ask()))
     ]  # fmt: skip

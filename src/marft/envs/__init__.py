@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from marft.envs.base import Environment
-from marft.types import MarftError
+from marft.envs.base import Environment, Split
+from marft.types import MarftError, Task
 
 BUILT_IN = {"arithmetic": "marft.envs.arithmetic:Arithmetic", "gsm8k": "marft.envs.gsm8k:Gsm8k"}
 
@@ -21,17 +21,32 @@ def make_env(name: str, settings: Mapping[str, Any]) -> Environment[Any]:
     module, _, attribute = target.partition(":")
     try:
         kind = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: `:Class`, `..module:Class`
         raise MarftError(f"env.name: cannot import {target!r}: {error}") from None
+    if not isinstance(kind, type) or not issubclass(kind, Environment):
+        raise MarftError(f"env.name: {target!r} is not a marft.Environment")
     parameters = inspect.signature(kind).parameters
     for key in settings:
         if key not in parameters:
             known = ", ".join(parameters) or "none"
             raise MarftError(f"unknown key 'env.{key}'; settings of {name}: {known}")
     try:
-        env = kind(**settings)
-    except (TypeError, ValueError) as error:
-        raise MarftError(f"env: {error}") from None
-    if not isinstance(env, Environment):
-        raise MarftError(f"env.name: {target!r} is not a marft.Environment")
-    return env
+        return kind(**settings)
+    except MarftError:
+        raise
+    except Exception as error:  # the user's code: anything may come
+        raise MarftError(f"env: {error or type(error).__name__}") from error
+
+
+def tasks_of(env: Environment[Any], split: Split) -> Sequence[Task]:
+    """The tasks of a split; an environment that has none, or fails to say, ends in one line."""
+    try:
+        tasks = env.tasks(split)
+        empty = len(tasks) == 0
+    except MarftError:
+        raise
+    except Exception as error:  # the user's code: anything may come
+        raise MarftError(f"environment.tasks({split!r}) raised {type(error).__name__}: {error}") from error
+    if empty:
+        raise MarftError(f"environment.tasks({split!r}) is empty; give it at least one task")
+    return tasks

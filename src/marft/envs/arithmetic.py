@@ -106,8 +106,8 @@ class Arithmetic(Environment[State]):
     """Reward 1 when the team's last message ends in the right "Answer: N", else 0."""
 
     def __init__(self, level: int = 2) -> None:
-        if not 1 <= level <= 8:
-            raise ValueError(f"level must lie in 1…8, not {level}")
+        if type(level) is not int or not 1 <= level <= 8:
+            raise ValueError(f"level must be a whole number in 1…8, not {level!r}")
         self.level = level
 
     def tasks(self, split: Split) -> Sequence[Task]:

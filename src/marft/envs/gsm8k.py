@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from marft.envs.base import Environment, Split
-from marft.types import Reward, Task, Turn
+from marft.types import MarftError, Reward, Task, Turn
 
 BOXED = re.compile(r"\\boxed\{([^{}]{1,40})\}")
-LABELLED = re.compile(r"(?:Answer:|####)\s*\**\s*\$?(-?[\d,]{1,20}(?:\.\d{1,10})?)")
-PLAIN = re.compile(r"-?[\d,]{1,20}(?:\.\d{1,10})?")
+NUMBER = r"-?\d[\d,]{0,19}(?:\.\d{1,10})?(?!\d)"
+LABELLED = re.compile(rf"(?:Answer:|####)\s*\**\s*\$?({NUMBER})")
+PLAIN = re.compile(rf"(?<!\d){NUMBER}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,18 +38,12 @@ class Gsm8k(Environment[State]):
             (f for f in (self.path / f"gsm8k_{split}.jsonl", self.path / f"{split}.jsonl") if f.is_file()), None
         )
         if found is None:
-            raise FileNotFoundError(
-                f"env.path: {self.path} holds no gsm8k_{split}.jsonl; download GSM8K and name its folder"
-            )
-        rows = [json.loads(line) for line in found.read_text(encoding="utf-8").splitlines() if line.strip()]
-        return [
-            Task(
-                id=f"gsm8k/{split}/{i}",
-                prompt=row["question"],
-                data={"answer": number(row["answer"].split("####")[-1])},
-            )
-            for i, row in enumerate(rows)
-        ]
+            raise MarftError(f"env.path: {self.path} holds no gsm8k_{split}.jsonl; download GSM8K and name its folder")
+        lines = [line for line in found.read_text(encoding="utf-8").split("\n") if line.strip()]
+        try:
+            return [read_task(f"gsm8k/{split}/{i}", line) for i, line in enumerate(lines)]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise MarftError(f"{found} is not GSM8K: {type(error).__name__}: {error}") from None
 
     def reset(self, task: Task) -> State:
         return State(task=task)
@@ -59,6 +54,14 @@ class Gsm8k(Environment[State]):
     def reward(self, state: State) -> Reward:
         correct = final_number(state.said or "") == state.task.data["answer"]
         return Reward(team=float(correct), correct=correct)
+
+
+def read_task(name: str, line: str) -> Task:
+    row = json.loads(line)
+    answer = number(row["answer"].split("####")[-1])
+    if answer is None:  # a reply without a number would count as right
+        raise ValueError(f"{name} has no number after ####")
+    return Task(id=name, prompt=row["question"], data={"answer": answer})
 
 
 def final_number(text: str) -> float | None:

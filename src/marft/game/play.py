@@ -10,11 +10,12 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Protocol
 
 from marft.game.observation import observe
 from marft.game.workflows import Workflow
-from marft.types import Completion, Episode, Message, PromptTooLong, Request, Reward, Sampling, Task, Turn
+from marft.types import Completion, Episode, MarftError, Message, PromptTooLong, Request, Reward, Sampling, Task, Turn
 
 MAX_TURNS = 256  # of one episode; a workflow that goes on past it is cut off
 
@@ -67,10 +68,18 @@ class Game:
         """The named agents act at once: none sees what the others say in this call. `sees` overrides their profiles."""
         if len(self.turns) + len(names) > MAX_TURNS:
             raise CutOff(names[0])
+        for name in names:
+            if name not in self.team:
+                raise MarftError(f"the workflow calls game.act({name!r}); the team has {', '.join(self.team)}")
         shown = self._ask("observe", self._state)
+        if not isinstance(shown, str):
+            raise HostileError(f"environment.observe returned {type(shown).__name__}, not str")
         ordered = sorted(names, key=list(self.team).index) if len(names) > 1 else names
         start = len(self.turns)
-        moves = [self._move(self.team[name], start + i, shown, sees) for i, name in enumerate(ordered)]
+        spoken = [*(turn.agent for turn in self.turns), *ordered]
+        moves = [
+            self._move(self.team[name], k, spoken[:k].count(name), shown, sees) for k, name in enumerate(ordered, start)
+        ]
         made = (await moves[0],) if len(moves) == 1 else tuple(await asyncio.gather(*moves))
         for turn in made:
             self._state = self._ask("transition", self._state, turn)
@@ -80,13 +89,14 @@ class Game:
     def reward(self) -> Reward:
         """What the present state is worth; a reward that is no finite number is the environment's failure."""
         reward = self._ask("reward", self._state)
+        if not isinstance(reward, Reward):
+            raise HostileError(f"environment.reward returned {type(reward).__name__}, not a marft.Reward")
         for number in (reward.team, *reward.turns.values()):
-            if not math.isfinite(number):
+            if not isinstance(number, Real) or not math.isfinite(number):
                 raise HostileError(f"the environment's reward is {number}, not a finite number")
-        assert isinstance(reward, Reward)
         return reward
 
-    async def _move(self, agent: Agent, index: int, shown: str, sees: Sequence[str] | None) -> Turn:
+    async def _move(self, agent: Agent, index: int, nth: int, shown: str, sees: Sequence[str] | None) -> Turn:
         visible = agent.sees if sees is None else tuple(sees)
         turns = [t for t in self.turns if visible is None or t.agent in visible]
         observation = observe(prompt=agent.prompt, task=self.task, shown=shown, turns=turns)
@@ -97,7 +107,6 @@ class Game:
             completion = await self._engine.generate(request)
         except PromptTooLong as error:
             raise HostileError(f"{agent.name}: {error}") from error
-        nth = sum(t.agent == agent.name for t in self.turns)
         return Turn(
             agent=agent.name, index=index, nth=nth, shown=shown, observation=observation, prompt_ids=prompt_ids,
             completion=completion,

@@ -27,7 +27,7 @@ def find_workflow(name: str) -> Workflow:
     module, _, function = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: `:f`, `..module:f`
         raise MarftError(f"team.workflow: cannot import {name!r}: {error}") from None
     if not callable(found):
         raise MarftError(f"team.workflow: {name!r} is not a function")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from marft.envs import tasks_of
 from marft.envs.base import Environment
 from marft.game.play import Agent, Speaks, play
 from marft.game.workflows import Workflow
@@ -48,7 +49,7 @@ class Table:
 
 def evaluate(table: Table, settings: EvalSettings, seed: int) -> dict[str, Any]:
     """Mean reward and accuracy on the first held-out tasks. The same seed asks the same questions with the same luck."""
-    tasks = table.env.tasks("test")
+    tasks = tasks_of(table.env, "test")
     chosen = [tasks[i] for i in range(min(settings.tasks, len(tasks)))]
     quiet = {name: with_settings(agent, settings) for name, agent in table.team.items()}
     episodes = asyncio.run(replace(table, team=quiet).episodes([(t, 0) for t in chosen], f"{seed}/eval"))

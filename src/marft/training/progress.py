@@ -40,12 +40,12 @@ class Terminal:
         if self.first is None:
             self.first = done - 1
         speed = row["tokens"]["rollout"] / max(row["seconds"]["rollout"], 1e-9)
-        left = (time.perf_counter() - self.started) / (done - self.first) * (of - done)
+        left = round((time.perf_counter() - self.started) / (done - self.first) * (of - done))
         agents = "  ".join(f"{name} kl {found['kl']:.4f}" for name, found in row["agents"].items())
         evaluated = f"  held-out {row['eval'].get('accuracy', row['eval']['reward']):.3f}" if "eval" in row else ""
         self.say(
             f"iteration {done:4d}/{of}  reward {row['reward']:.3f}{evaluated}  {agents}  {speed:,.0f} tokens/s  "
-            f"{left / 60:.0f}:{left % 60:02.0f} left"
+            f"{left // 60}:{left % 60:02d} left"
         )
         if self.bar is not None:
             if self.task is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from marft.config import Config, load_config, merge, parse
+from marft.envs import tasks_of
 from marft.game.workflows import Workflow
 from marft.runs.directory import RunDirectory
 from marft.runs.disk import require_space
@@ -90,7 +91,7 @@ def seat(source: str | None, overrides: Sequence[str]) -> tuple[Config, Assembly
 def play_once(source: str | None, overrides: Sequence[str], *, task: int, prompt: str | None, show: bool) -> None:
     """Print one episode, turn by turn."""
     config, parts = seat(source, overrides)
-    held_out = parts.table.env.tasks("test")
+    held_out = tasks_of(parts.table.env, "test")
     if prompt is None and not 0 <= task < len(held_out):
         raise MarftError(f"--task {task}: the environment has {len(held_out)} held-out tasks")
     chosen = held_out[task] if prompt is None else Task(id="yours", prompt=prompt, data=held_out[0].data)

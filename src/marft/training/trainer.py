@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from marft.config import Config
+from marft.envs import tasks_of
 from marft.game.play import seed_of
 from marft.runs.checkpoints import Checkpoints
 from marft.runs.directory import RunDirectory
@@ -100,7 +101,7 @@ class Trainer:
         return episodes
 
     def next_tasks(self) -> list[Task]:
-        tasks, start = self.parts.table.env.tasks("train"), self.position.tasks_drawn
+        tasks, start = tasks_of(self.parts.table.env, "train"), self.position.tasks_drawn
         epochs = {i // len(tasks) for i in range(start, start + self.config.train.tasks)}
         orders = {epoch: task_order(self.config.seed, epoch, len(tasks)) for epoch in epochs}
         drawn = range(start, start + self.config.train.tasks)
