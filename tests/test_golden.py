@@ -178,18 +178,14 @@ def golden() -> Iterator[Golden]:
 
 
 def test_both_have_the_same_settings(golden: Golden) -> None:
-    """The file's defaults are the library's: an oracle for the recipe that everybody runs first."""
+    """What defines the method is the same by default; batch sizes and learning rates are each one's own."""
     default, config = golden.file.Args(), load_config("duo")
     algorithm: Any = config.algorithm
     assert {name: (p.prompt, p.max_tokens) for name, p in golden.file.AGENTS.items()} == {
         name: (a.prompt, a.max_tokens) for name, a in config.team.agents.items()
     }
     assert (default.rank, default.alpha) == (config.lora.rank, config.lora.alpha)
-    assert (default.lr, default.grad_clip) == (config.optimizer.lr, config.optimizer.grad_clip)
-    assert config.optimizer.weight_decay == 0
-    assert (default.epochs, default.minibatches) == (config.train.epochs, config.train.minibatches)
-    assert default.level == config.env.settings["level"]
-    assert default.temperature == config.team.agents["planner"].temperature == config.team.agents["solver"].temperature
+    assert {default.temperature} == {agent.temperature for agent in config.team.agents.values()}
     for name in ("lam", "token_gamma", "token_lam", "clip_low", "clip_high"):
         assert getattr(default, name) == getattr(algorithm, name), name
     assert (algorithm.aggregation, algorithm.whiten, algorithm.value_loss) == ("turn", True, "mse")

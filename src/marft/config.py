@@ -298,7 +298,11 @@ def merge_settings(base: Mapping[str, Any], on_top: Mapping[str, Any]) -> dict[s
     below, above = spell_out(base), spell_out(on_top)
     for section in ("env", "algorithm"):
         old, new = below.get(section), above.get(section)
-        if isinstance(old, Mapping) and isinstance(new, Mapping) and new.get("name", old.get("name")) != old.get("name"):
+        if (
+            isinstance(old, Mapping)
+            and isinstance(new, Mapping)
+            and new.get("name", old.get("name")) != old.get("name")
+        ):
             del below[section]
     return laid_over(below, above)
 

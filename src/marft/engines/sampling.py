@@ -27,7 +27,8 @@ def truncate(logits_BV: Tensor, top_k_B: Tensor, top_p_B: Tensor) -> Tensor:
     before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)  # mass of the likelier tokens
     rank = torch.arange(logits_BV.shape[1], device=logits_BV.device)
     limit = torch.where(top_k_B > 0, top_k_B, logits_BV.shape[1])
-    drop = (rank >= limit[:, None]) | (before >= top_p_B[:, None])
+    nucleus = torch.where(top_p_B < 1, top_p_B, torch.inf)  # rounded masses reach 1 before the last token
+    drop = (rank >= limit[:, None]) | (before >= nucleus[:, None])
     drop[:, 0] = False
     return logits_BV.masked_fill(drop.gather(1, order.argsort(dim=-1)), float("-inf"))
 

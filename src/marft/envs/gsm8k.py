@@ -16,7 +16,7 @@ from marft.envs.base import Environment, Split
 from marft.types import MarftError, Reward, Task, Turn
 
 BOXED = re.compile(r"\\boxed\{([^{}]{1,40})\}")
-NUMBER = r"-?\d[\d,]{0,19}(?:\.\d{1,10})?(?!\d)"
+NUMBER = r"-?\d[\d,]{0,19}(?:\.\d+)?(?!\d)"
 LABELLED = re.compile(rf"(?:Answer:|####)\s*\**\s*\$?({NUMBER})")
 PLAIN = re.compile(rf"(?<!\d){NUMBER}")
 

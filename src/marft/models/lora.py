@@ -47,7 +47,9 @@ class Stack:
 class Routing(Protocol):
     """Which adapter each row of a pass belongs to."""
 
-    def delta(self, x: Tensor, stack: Stack) -> Tensor | None: ...
+    def add(self, y: Tensor, x: Tensor, stack: Stack) -> Tensor:
+        """y + (α/r) · B_i A_i x; y is the caller's to give away and may be changed."""
+        ...
 
 
 class Segments:
@@ -59,18 +61,17 @@ class Segments:
     def __init__(self, adapters: Sequence[int | None], sizes: Sequence[int]) -> None:
         self.adapters, self.sizes = list(adapters), list(sizes)
 
-    def delta(self, x: Tensor, stack: Stack) -> Tensor | None:
+    def add(self, y: Tensor, x: Tensor, stack: Stack) -> Tensor:
         if all(i is None for i in self.adapters):
-            return None
-        flat = x.flatten(0, -2)
-        pieces = []
-        for i, piece in zip(self.adapters, flat.split(self.sizes), strict=True):
-            if i is None:
-                pieces.append(piece.new_zeros(piece.shape[0], stack.all_b.shape[1]))
-            else:
-                hidden = linear(piece, stack.a[i].to(x.dtype)) * stack.scalings[i]
-                pieces.append(hidden @ stack.b[i].to(x.dtype))
-        return torch.cat(pieces).view(*x.shape[:-1], -1)
+            return y
+        pieces = list(y.flatten(0, -2).split(self.sizes))
+        in_place = not torch.is_grad_enabled()
+        for j, (i, piece) in enumerate(zip(self.adapters, x.flatten(0, -2).split(self.sizes), strict=True)):
+            if i is not None:
+                hidden, b = linear(piece, stack.a[i].to(x.dtype)), stack.b[i].to(x.dtype)
+                grow = pieces[j].addmm_ if in_place else pieces[j].addmm
+                pieces[j] = grow(hidden, b, alpha=stack.scalings[i])
+        return y if in_place else torch.cat(pieces).view_as(y)
 
 
 class Mask:
@@ -82,11 +83,11 @@ class Mask:
     def __init__(self, mask: Tensor) -> None:
         self.mask = mask  # [rows, Σr]: the adapter's scaling on its own columns, else 0
 
-    def delta(self, x: Tensor, stack: Stack) -> Tensor | None:
-        hidden = linear(x, stack.all_a.to(x.dtype)) * self.mask.view(-1, *(1,) * (x.dim() - 2), self.mask.shape[1]).to(
-            x.dtype
-        )
-        return hidden @ stack.all_b.to(x.dtype)
+    def add(self, y: Tensor, x: Tensor, stack: Stack) -> Tensor:
+        hidden = linear(x, stack.all_a.to(x.dtype)).view(len(self.mask), -1, self.mask.shape[1])
+        hidden *= self.mask[:, None].to(x.dtype)
+        y.view(-1, y.shape[-1]).addmm_(hidden.flatten(0, 1), stack.all_b.to(x.dtype))
+        return y
 
 
 class TeamLinear(nn.Module):
@@ -101,8 +102,7 @@ class TeamLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.base(x)
         routing = self.team[0].routing
-        delta = None if routing is None else routing.delta(x, self.stack)
-        return y if delta is None else y + delta
+        return y if routing is None else routing.add(y, x, self.stack)
 
 
 class TeamLora:
@@ -154,6 +154,8 @@ def find_targets(model: nn.Module, targets: Sequence[str] | str) -> list[tuple[s
     """The linear layers to adapt: by their last name, or all but the output head."""
     head = getattr(model, "get_output_embeddings", lambda: None)()
     linears = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Linear) and m is not head]
+    if not linears:
+        raise ValueError("this model has no linear layers (nn.Linear) that LoRA could adapt; use another model")
     if targets == "all-linear":
         return linears
     found = [(name, m) for name, m in linears if name.rpartition(".")[2] in targets]

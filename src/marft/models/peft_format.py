@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -41,31 +42,18 @@ def save_adapter(team: TeamModel, name: str, folder: Path, base: str) -> None:
 
 
 def load_adapter(team: TeamModel, name: str, folder: Path) -> None:
-    """Copy an adapter from `folder` into the team's tensors, where it stays trainable."""
-    own = to_peft(team, name)
-    given = read_tensors(folder / WEIGHTS)
-    if given.keys() != own.keys():
-        odd = min(given.keys() ^ own.keys())
-        side = "lacks" if odd in own else "also has"
-        raise MarftError(
-            f"{folder / WEIGHTS} does not fit adapter {name!r}: it {side} {odd}; check model, lora.targets"
-        )
-    for key, target in own.items():
-        if given[key].shape != target.shape:
-            shapes = f"{list(given[key].shape)} instead of {list(target.shape)}"
-            raise MarftError(f"{folder / WEIGHTS} does not fit adapter {name!r}: {key} is {shapes}; check lora.rank")
-    scaling = json.loads((folder / CONFIG).read_text())
-    if scaling["lora_alpha"] / scaling["r"] != team.lora.specs[name].scaling:
-        raise MarftError(
-            f"{folder / CONFIG}: lora_alpha {scaling['lora_alpha']} differs from this run's; set lora.alpha to it"
-        )
+    """Copy an adapter from `folder` into the team's tensors, where it stays trainable; all of it or nothing."""
+    sources = {folder / WEIGHTS: to_peft(team, name)}
+    if name in team.value_heads:
+        sources[folder / VALUE_HEAD] = dict(team.value_heads[name].named_parameters())
+    given = {path: read_fitting(path, own, name) for path, own in sources.items()}
+    alpha, rank = read_scaling(folder / CONFIG)
+    if alpha / rank != team.lora.specs[name].scaling:
+        raise MarftError(f"{folder / CONFIG}: lora_alpha {alpha:g} differs from this run's; set lora.alpha to it")
     with torch.no_grad():
-        for key, target in own.items():
-            target.copy_(given[key])
-        if name in team.value_heads:
-            head = read_tensors(folder / VALUE_HEAD)
-            for n, parameter in team.value_heads[name].named_parameters():
-                parameter.copy_(head[n])
+        for path, own in sources.items():
+            for key, target in own.items():
+                target.copy_(given[path][key])
 
 
 def to_peft(team: TeamModel, name: str) -> dict[str, Tensor]:
@@ -78,8 +66,26 @@ def to_peft(team: TeamModel, name: str) -> dict[str, Tensor]:
     return views
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
+def read_fitting(path: Path, own: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    """The tensors of a file, which must be those of `own` by name and shape."""
     try:
-        return load_file(path)
+        given = load_file(path)
     except (OSError, SafetensorError) as error:
         raise MarftError(f"cannot read {path}: {error}") from None
+    if odd := min(given.keys() ^ own.keys(), default=None):
+        side = "lacks" if odd in own else "also has"
+        raise MarftError(f"{path} does not fit adapter {name!r}: it {side} {odd}; check model, lora.targets")
+    for key, target in own.items():
+        if given[key].shape != target.shape:
+            shapes = f"{list(given[key].shape)} instead of {list(target.shape)}"
+            raise MarftError(f"{path} does not fit adapter {name!r}: {key} is {shapes}; check model, lora.rank")
+    return given
+
+
+def read_scaling(path: Path) -> tuple[float, int]:
+    """alpha and rank"""
+    try:
+        config = json.loads(path.read_text())
+        return float(config["lora_alpha"]), int(config["r"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise MarftError(f"cannot read {path}: {type(error).__name__} {error}; give a folder that export wrote") from None

@@ -43,8 +43,9 @@ class TeamModel:
 
     @property
     def longest(self) -> int:
-        """The most tokens a sequence may have."""
-        return int(getattr(self.config, "max_position_embeddings", 1 << 20))
+        """The most tokens a sequence may have. Our attention knows no sliding window, so none may be longer than it."""
+        limits = (getattr(self.config, name, None) for name in ("max_position_embeddings", "sliding_window"))
+        return min((int(limit) for limit in limits if limit), default=1 << 20)
 
     def hidden(self, ids: Tensor, positions: Tensor, attend: Attend, routing: Routing | None) -> Tensor:
         """Last hidden states [B, T, D] of ids [B, T]."""
@@ -76,23 +77,43 @@ class TeamModel:
         return parameters
 
     def _adopt(self, name: str) -> None:
-        """Switch to our attention, after checking that it computes what the model's own does."""
-        ids = torch.arange(1, 9, device=self.device)[None] % self.config.vocab_size
+        """Switch to our attention, after checking that it computes what the model's own does on two sequences in a row.
+
+        A layer that does not ask it (another attention, a recurrence) would mix them, or see no earlier token when the
+        engine decodes.
+        """
+        lengths = [5, 3]
+        ids = torch.arange(1, 1 + sum(lengths), device=self.device)[None] % self.config.vocab_size
+        packed = Witness(lengths, self.device)
         with torch.no_grad():
-            expected = self.model(input_ids=ids, use_cache=False).logits.float()
-            self.model.set_attn_implementation(attention.NAME)
-            packed = Packed([ids.shape[1]], self.device)
+            own = [self.model(input_ids=half, use_cache=False).logits for half in ids.split(lengths, dim=1)]
+            expected = torch.cat(own, dim=1).float()
             try:
+                self.model.set_attn_implementation(attention.NAME)
                 out = self.backbone(input_ids=ids, position_ids=packed.position_ids, attend=packed, use_cache=False)
                 difference = (self.logits(out.last_hidden_state) - expected).abs().max()
             except (KeyError, TypeError, ValueError) as error:
                 raise MarftError(
                     f"model {name!r} cannot run on our attention ({error}); use another causal model"
                 ) from None
+        if len(packed.layers) < self.config.num_hidden_layers:
+            raise MarftError(f"model {name!r} has layers that cannot run on our attention; use another causal model")
         if not difference <= 0.05 * expected.abs().max() + 1e-3:
             raise MarftError(
                 f"model {name!r} differs from its own forward by {difference:.3g} on our attention; use another model"
             )
+
+
+class Witness(Packed):
+    """Packed attention that remembers which layers asked it."""
+
+    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
+        super().__init__(lengths, device)
+        self.layers: set[int] = set()
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        self.layers.add(layer)
+        return super().__call__(layer, q, k, v, scale)
 
 
 def value_head(width: int, device: torch.device) -> nn.Linear:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,8 @@ def checkpoint_folder(run: RunDirectory, at: int | None, checkpoints: Checkpoint
     found = kept.newest_valid(warnings.append, at)
     if found is None:
         raise MarftError(f"{run.path} has no whole checkpoint yet{'; ' + warnings[0] if warnings else ''}")
+    for line in warnings:  # an older one than the user expects
+        print(f"marft: warning: {line}", file=sys.stderr)
     return kept.path(found)
 
 

@@ -1,0 +1,56 @@
+"""Teams on the nano model whose adapters do something, and PEFT's own model with the same weights as an oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+
+from marft.models.loading import Loaded, load
+from marft.models.lora import AdapterSpec
+from marft.models.team import TeamModel
+
+
+def team_of(
+    ranks: Mapping[str, int],
+    *,
+    critics: Sequence[str] = (),
+    targets: Sequence[str] | str = "all-linear",
+    loaded: Loaded | None = None,
+    std: float = 0.05,
+) -> TeamModel:
+    """Adapters of the given ranks (critics among them by name), alpha twice the rank, B random instead of zero."""
+    specs = {name: AdapterSpec(name=name, rank=rank, alpha=2 * rank + 1) for name, rank in ranks.items()}
+    team = TeamModel(
+        loaded or load("nano", "cpu", "float32"),
+        agents=[spec for name, spec in specs.items() if name not in critics],
+        critics=[specs[name] for name in critics],
+        targets=targets,
+        seed=0,
+    )
+    fill_b(team, std)
+    return team
+
+
+def fill_b(team: TeamModel, std: float, seed: int = 1) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name in team.lora.specs:
+            for key, parameter in team.lora.parameters(name).items():
+                if key.endswith(".b"):
+                    parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
+
+
+def peft_of(team: TeamModel, name: str) -> PeftModel:
+    """PEFT's model with adapter `name`'s weights, made without our own file format."""
+    spec = team.lora.specs[name]
+    config = LoraConfig(r=spec.rank, lora_alpha=spec.alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+    model = get_peft_model(load("nano", "cpu", "float32").model, config)
+    weights = team.lora.parameters(name)
+    with torch.no_grad():
+        for layer in team.lora.layers:
+            lora = model.base_model.model.get_submodule(layer)
+            lora.lora_A["default"].weight.copy_(weights[f"{layer}.a"])
+            lora.lora_B["default"].weight.copy_(weights[f"{layer}.b"].T)
+    return model.eval()

@@ -1,0 +1,180 @@
+"""Imports point one way, heavy libraries stay in their rooms, and what must be instant loads nothing heavy."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "marft"
+EVERYTHING = frozenset(
+    {"types", "version", "config", "game", "envs", "models", "engines", "algorithms", "training", "runs", "cli", "marft"}
+)
+HEAVY = ("torch", "transformers", "numpy", "tensorboard", "safetensors", "ray", "vllm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What a room may import of marft, which foreign libraries when it is imported, and whether others inside functions."""
+
+    marft: frozenset[str] = frozenset()
+    libraries: frozenset[str] = frozenset()
+    lazily: bool = False
+
+
+ROOMS: Mapping[str, Room] = {
+    "types": Room(),
+    "version": Room(),
+    "config": Room(marft=frozenset({"types"}), libraries=frozenset({"yaml", "omegaconf", "pydantic"})),
+    "game": Room(marft=frozenset({"types", "config"})),
+    "envs": Room(marft=frozenset({"types", "config", "game"}), lazily=True),
+    "models": Room(
+        marft=frozenset({"types", "config"}),
+        # the table says torch and transformers; the others are parts of these two: file format, hub, chat templates
+        libraries=frozenset({"torch", "transformers", "safetensors", "huggingface_hub", "jinja2"}),
+        lazily=True,
+    ),
+    "engines": Room(marft=frozenset({"types", "config", "models"}), lazily=True),
+    "engines.local": Room(marft=frozenset({"types", "config", "models"}), libraries=frozenset({"torch"})),
+    "engines.sampling": Room(libraries=frozenset({"torch"})),
+    "algorithms": Room(libraries=frozenset({"torch"})),
+    "algorithms.credit": Room(marft=frozenset({"types"}), libraries=frozenset({"torch"})),
+    "training": Room(
+        # exceptions: the trainer writes into the run directory, which the table lists below it; the manifest's version
+        marft=frozenset({"types", "config", "game", "envs", "models", "engines", "algorithms", "runs", "version"}),
+        # exceptions: safetensors is how tensors are saved without pickle; rich draws the progress
+        libraries=frozenset({"torch", "safetensors", "rich"}),
+    ),
+    "runs": Room(marft=frozenset({"types", "config"}), lazily=True),
+    "cli": Room(marft=EVERYTHING, lazily=True),
+    "marft": Room(marft=EVERYTHING, lazily=True),  # marft/__init__.py
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Import:
+    module: str
+    line: int
+    eager: bool  # runs when the file is imported
+
+
+def imports(tree: ast.AST, package: str, eager: bool = True) -> Iterator[Import]:
+    """Every import below `tree`, also those in functions and under TYPE_CHECKING."""
+    for node in ast.iter_child_nodes(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (Import(module=alias.name, line=node.lineno, eager=eager) for alias in names)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                parts = package.split(".")
+                start = [*parts[: len(parts) - level + 1], *([module] if module else [])] if level else [module or ""]
+                # `from marft import runs` names a room as `import marft.runs` does
+                for alias in names:
+                    yield Import(module=".".join([*start, alias.name]), line=node.lineno, eager=eager)
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                yield from imports(ast.Module(body=node.body, type_ignores=[]), package, False)
+                yield from imports(ast.Module(body=node.orelse, type_ignores=[]), package, eager)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+                yield from imports(node, package, False)
+            case _:
+                yield from imports(node, package, eager)
+
+
+def violations(source: Path) -> list[str]:
+    """`file:line: what it must not import` for a tree laid out like src/marft."""
+    found: list[str] = []
+    for path in sorted(source.rglob("*.py")):
+        parts = path.relative_to(source).with_suffix("").parts
+        name = "marft" if parts == ("__init__",) else ".".join(p for p in parts if p != "__init__")
+        room = ROOMS.get(name) or ROOMS.get(name.partition(".")[0])
+        if room is None:
+            found.append(f"{name}: no such room")
+            continue
+        package = ".".join(["marft", *parts[:-1]])
+        for each in imports(ast.parse(path.read_text()), package):
+            top, _, rest = each.module.partition(".")
+            if top == "marft":
+                target = rest.partition(".")[0]
+                target = target if target in EVERYTHING else "marft"
+                own = name.partition(".")[0]
+                wrong = target != own and target not in room.marft
+            elif top in sys.stdlib_module_names:
+                wrong = False
+            else:
+                wrong = top not in room.libraries and (each.eager or not room.lazily)
+            if wrong:
+                found.append(f"{'/'.join(parts)}.py:{each.line}: {each.module}")
+    return found
+
+
+def test_every_import_follows_the_table() -> None:
+    assert violations(SOURCE) == []
+
+
+def test_the_walker_reads_the_real_rooms() -> None:
+    seen = {p.relative_to(SOURCE).with_suffix("").parts[0] for p in SOURCE.rglob("*.py")}
+    assert seen - {"__init__"} == EVERYTHING - {"marft"}
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "expected"),
+    [
+        ("types.py", "import torch", "torch"),
+        ("config.py", "def f():\n    import torch", "torch"),
+        ("game/play.py", "from marft.training.trainer import Trainer", "marft.training.trainer.Trainer"),
+        ("game/play.py", "from marft import training", "marft.training"),
+        ("game/play.py", "from ..training import trainer", "marft.training.trainer"),
+        ("game/play.py", "if TYPE_CHECKING:\n    from marft.models.team import TeamModel", "marft.models.team.TeamModel"),
+        ("game/play.py", "class A:\n    try:\n        import numpy.linalg\n    except ImportError:\n        pass", "numpy.linalg"),
+        ("algorithms/losses.py", "from marft.types import Episode", "marft.types.Episode"),
+        ("algorithms/losses.py", "from marft.config import Config", "marft.config.Config"),
+        ("models/lora.py", "from marft.engines.local import LocalEngine", "marft.engines.local.LocalEngine"),
+        ("runs/disk.py", "import torch", "torch"),
+        ("engines/scripted.py", "import torch", "torch"),
+        ("cli.py", "import torch", "torch"),
+        ("training/learner.py", "import marft.cli", "marft.cli"),
+        ("helpers/a.py", "", "no such room"),
+    ],
+)  # fmt: skip
+def test_the_walker_finds_what_is_forbidden(tmp_path: Path, path: str, code: str, expected: str) -> None:
+    file = tmp_path / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(code)
+    [found] = violations(tmp_path)
+    assert expected in found
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("cli.py", "def f():\n    import torch\n    from marft.training import trainer"),
+        ("envs/code.py", "def f():\n    import datasets"),
+        ("algorithms/credit.py", "from marft.types import Episode"),
+        ("game/play.py", "from marft.game.workflows import Workflow\nfrom . import observation\nimport math"),
+    ],
+)
+def test_the_walker_lets_through_what_is_allowed(tmp_path: Path, path: str, code: str) -> None:
+    file = tmp_path / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(code)
+    assert violations(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import marft",
+        "import marft.config; marft.config.load_config()",
+        "import marft.models.registry",
+        "import marft.cli\ntry:\n    marft.cli.main(['--help'])\nexcept SystemExit as done:\n    assert done.code == 0",
+        "import marft.cli; assert marft.cli.main(['recipes']) == 0",
+    ],
+)
+def test_nothing_heavy_is_loaded_for(code: str) -> None:
+    check = f"{code}\nimport sys\nprint('LOADED', [m for m in {HEAVY} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "LOADED []"

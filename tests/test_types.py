@@ -1,0 +1,64 @@
+"""Invalid values fail where they are made, and say which field it was."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from marft import types
+from marft.types import Completion, Episode, Message, Reward, Sampling, Task
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("top_p", 0.0),
+        ("top_p", 1.01),
+        ("top_p", float("nan")),
+        ("top_k", -1),
+        ("max_tokens", 0),
+    ],
+)
+def test_sampling_names_the_field(field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^{field} must"):
+        Sampling(**{field: value})
+
+
+def test_sampling_takes_its_limits() -> None:
+    Sampling(temperature=0.0, top_p=1.0, top_k=0, max_tokens=1)
+
+
+def test_a_completion_has_a_logprob_for_each_token() -> None:
+    with pytest.raises(ValueError, match="2 token ids but 1 log-probs"):
+        Completion(text="", token_ids=(1, 2), logprobs=(0.0,), finish="stop", version=0)
+    with pytest.raises(ValueError, match="at least one token"):
+        Completion(text="", token_ids=(), logprobs=(), finish="stop", version=0)
+
+
+@pytest.mark.parametrize("kind", [c for c in vars(types).values() if dataclasses.is_dataclass(c)])
+def test_all_data_is_frozen_slotted_and_keyword_only(kind: Any) -> None:
+    parameters = kind.__dataclass_params__
+    assert parameters.frozen
+    assert hasattr(kind, "__slots__")
+    assert all(field.kw_only for field in dataclasses.fields(kind))
+
+
+def test_data_never_changes() -> None:
+    message = Message(role="user", content="a")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        message.content = "b"  # type: ignore[misc]
+
+
+def test_defaults_are_not_shared_dictionaries() -> None:
+    task = Task(id="a", prompt="b")
+    with pytest.raises(TypeError):
+        task.data["answer"] = 1  # type: ignore[index]
+    reward = Reward(team=0.0)
+    with pytest.raises(TypeError):
+        reward.turns[0] = 1.0  # type: ignore[index]
+    assert Episode(task=task, sample=0, turns=(), reward=reward).ended == "terminated"
