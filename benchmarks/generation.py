@@ -13,11 +13,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does: spinning threads measure the neighbours
 
 import torch
 from peft import PeftModel
@@ -117,7 +120,13 @@ def make_requests(engine: LocalEngine, options: argparse.Namespace) -> list[Requ
     solving = []
     for i, plan in enumerate(asyncio.run(gather(engine, planning))):
         turn = Turn(
-            agent="planner", index=0, nth=0, shown="", observation=(), prompt_ids=planning[i].prompt_ids, completion=plan
+            agent="planner",
+            index=0,
+            nth=0,
+            shown="",
+            observation=(),
+            prompt_ids=planning[i].prompt_ids,
+            completion=plan,
         )
         solving.append(request("solver", [turn], i))
     return [*planning, *solving]

@@ -2,6 +2,8 @@
 
     python examples/single_file_marft.py --model src/marft/models/nano --iterations 3
 
+(On a busy machine say OMP_NUM_THREADS=1 in front: threads that wait for each other cost more than they bring.)
+
 Needs torch and transformers only. Token-level MARFT (arXiv 2504.16129): every episode is one chain of tokens through
 both agents; a central critic (a third adapter and a value head) says what each state is worth; advantages flow
 backwards from the reward through the solver's tokens into the planner's; each adapter makes its own clipped PPO step.

@@ -13,7 +13,20 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "marft"
 EVERYTHING = frozenset(
-    {"types", "version", "config", "game", "envs", "models", "engines", "algorithms", "training", "runs", "cli", "marft"}
+    {
+        "types",
+        "version",
+        "config",
+        "game",
+        "envs",
+        "models",
+        "engines",
+        "algorithms",
+        "training",
+        "runs",
+        "cli",
+        "marft",
+    }
 )
 HEAVY = ("torch", "transformers", "numpy", "tensorboard", "safetensors", "ray", "vllm")
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -44,7 +45,7 @@ engine.slots
 eval.tasks eval.every eval.temperature eval.top_p eval.top_k
 checkpoint.every checkpoint.keep
 track.tensorboard track.wandb track.trackio track.episodes
-""".split()
+"""
 
 
 def mistake(*overrides: str, base: dict[str, Any] | None = None) -> str:
@@ -55,6 +56,15 @@ def mistake(*overrides: str, base: dict[str, Any] | None = None) -> str:
     assert line
     assert "\n" not in line
     return line
+
+
+def outcome(call: Callable[[], object]) -> str:
+    """The line of a mistake; any other exception gets through."""
+    try:
+        call()
+    except MarftError as error:
+        return str(error)
+    return "fine"
 
 
 def keys(model: type[BaseModel], prefix: str = "") -> set[str]:
@@ -75,7 +85,7 @@ def keys(model: type[BaseModel], prefix: str = "") -> set[str]:
 
 def test_the_keys_of_the_config() -> None:
     """They are public: a key that comes, goes or changes its name is changed here too, on purpose."""
-    assert keys(Config) == set(KEYS)
+    assert keys(Config) == set(KEYS.split())
 
 
 # --- sources ----------------------------------------------------------------------------------------------------------
@@ -149,12 +159,16 @@ def test_a_shorthand_and_a_key_of_its_section_add_up_in_either_order(order: int)
     assert config.algorithm.clip_low == 0.1
     env = load_config(None, ["env=gsm8k", "env.path=x"][::order]).env
     assert (env.name, env.settings) == ("gsm8k", {"path": "x"})
-    agent = load_config(None, ["team.agents.solver=Go.", "team.agents.solver.max_tokens=3"][::order]).team.agents["solver"]
+    agent = load_config(None, ["team.agents.solver=Go.", "team.agents.solver.max_tokens=3"][::order]).team.agents[
+        "solver"
+    ]
     assert (agent.prompt, agent.max_tokens) == ("Go.", 3)
 
 
 def test_shorthands() -> None:
-    config = parse({**DUO, "env": "gsm8k", "algorithm": "grpo", "credit": "equal", "critic": "none", "schedule": "joint"})
+    config = parse(
+        {**DUO, "env": "gsm8k", "algorithm": "grpo", "credit": "equal", "critic": "none", "schedule": "joint"}
+    )
     assert config.env.name == "gsm8k"
     assert config.algorithm.name == "grpo"
     assert (config.credit.name, config.critic.mode, config.schedule.mode) == ("equal", "none", "joint")
@@ -200,7 +214,7 @@ def test_dollars_and_quotes_in_overrides() -> None:
     assert prompt("'a: b'") == "a: b"
     assert prompt('"a = b"') == "a = b"
     assert prompt("it costs $5") == "it costs $5"
-    assert prompt("say \"N\", it's all") == "say \"N\", it's all"
+    assert prompt('say "N", it\'s all') == 'say "N", it\'s all'
     assert prompt("'end with \"Answer: N\"'") == 'end with "Answer: N"'
     assert mistake("team.agents.a.prompt=Answer: N").startswith("team.agents.a.prompt: ")  # YAML: a mapping
     assert "cannot apply" in mistake("team.agents.a.prompt=${")
@@ -289,7 +303,10 @@ def test_algorithms_by_name() -> None:
         (["algorithm=grpo", "train.samples=1"], "train.samples: grpo compares samples"),
         (["algorithm=grpo", "critic.warmup=2"], "grpo has no critic; drop critic.warmup"),
         (["algorithm=grpo", "critic.lr=0.1"], "grpo has no critic; drop critic.warmup"),
-        (["train.tasks=2", "train.samples=1", "train.minibatches=3"], "train.minibatches: more minibatches than episodes"),
+        (
+            ["train.tasks=2", "train.samples=1", "train.minibatches=3"],
+            "train.minibatches: more minibatches than episodes",
+        ),
         (["team.workflow=tree"], "team.workflow: unknown workflow 'tree'"),
         (["team.agents.critic=x"], "agent name 'critic' is reserved"),
         (["team.agents.base=x"], "agent name 'base' is reserved"),
@@ -337,6 +354,7 @@ configs = st.builds(
 
 @settings(max_examples=60, deadline=None)
 @given(configs)
+@example(parse({**DUO, "team": {"agents": {"a": "0\x85", "b": "größer 数"}}}))
 def test_what_is_written_is_read_back_the_same(config: Config) -> None:
     again = parse(parse_yaml(to_yaml(config), "test"))
     assert again == config
@@ -345,12 +363,9 @@ def test_what_is_written_is_read_back_the_same(config: Config) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.sampled_from([k.partition(":")[0].replace("*", "a") for k in KEYS]) | words, words)
+@given(st.sampled_from([k.partition(":")[0].replace("*", "a") for k in KEYS.split()]) | words, words)
 def test_no_override_does_worse_than_one_line(key: str, value: str) -> None:
-    try:
-        parse(merge(DUO, [f"{key}={value}"]))
-    except MarftError as error:
-        assert str(error)
+    assert outcome(lambda: parse(merge(DUO, [f"{key}={value}"])))
 
 
 trees: Annotated[Any, "plain data"] = st.recursive(
@@ -364,16 +379,15 @@ sections = st.sampled_from(sorted(Config.model_fields))
 @settings(max_examples=150, deadline=None)
 @given(st.dictionaries(sections, trees, max_size=3), st.sampled_from([DUO, {}]))
 def test_no_data_does_worse_than_one_line(data: dict[str, Any], base: dict[str, Any]) -> None:
-    try:
-        parse(merge_settings(base, data))
-    except MarftError as error:
-        assert str(error)
+    assert outcome(lambda: parse(merge_settings(base, data)))
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.text())
 def test_no_file_does_worse_than_one_line(text: str) -> None:
-    try:
-        assert isinstance(parse_yaml(text, "f.yaml"), dict)
-    except MarftError as error:
-        assert "\n" not in str(error)
+    assert "\n" not in outcome(lambda: parse_yaml(text, "f.yaml"))
+
+
+def test_prompts_stay_readable_in_the_file() -> None:
+    config = parse({**DUO, "team": {"agents": {"a": "Größer als 数?"}}})
+    assert "Größer als 数?" in to_yaml(config)

@@ -28,7 +28,7 @@ class Echo(marft.Environment[str]):
     def tasks(self, split: Split) -> Sequence[marft.Task]:
         return [marft.Task(id=f"{split}/{i}", prompt=f"Start with {i + 2}. Add {i + 1}.") for i in range(self.size)]
 
-    def reset(self, task: marft.Task) -> str:  # noqa: ARG002
+    def reset(self, task: marft.Task) -> str:
         return ""
 
     def transition(self, state: str, turn: marft.Turn) -> str:
@@ -83,7 +83,7 @@ class Flaky(Echo):
 
 
 class Nan(Echo):
-    def reward(self, state: str) -> marft.Reward:  # noqa: ARG002
+    def reward(self, state: str) -> marft.Reward:
         return marft.Reward(team=float("nan"))
 
 
@@ -102,7 +102,7 @@ class Returns(Echo):
 
 
 class NoTasks(Echo):
-    def tasks(self, split: Split) -> Sequence[marft.Task]:  # noqa: ARG002
+    def tasks(self, split: Split) -> Sequence[marft.Task]:
         return []
 
 

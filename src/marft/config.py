@@ -336,7 +336,10 @@ def parse(data: Mapping[str, Any]) -> Config:
 
 
 def to_yaml(config: Config) -> str:
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    data = config.model_dump(mode="json")
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    # PyYAML reads U+0085 back as a line break unless it is written as an escape
+    return yaml.safe_dump(data, sort_keys=False) if "\x85" in text else text
 
 
 # --- explaining mistakes ---------------------------------------------------------------------------------------------

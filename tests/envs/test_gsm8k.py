@@ -50,7 +50,9 @@ def turn(text: str) -> Turn:
     ],
 )
 def test_the_final_number(text: str, expected: float | None) -> None:
-    assert final_number(text) == pytest.approx(expected, abs=1e-9) if expected is not None else final_number(text) is None
+    assert (
+        final_number(text) == pytest.approx(expected, abs=1e-9) if expected is not None else final_number(text) is None
+    )
 
 
 def test_number() -> None:
@@ -74,7 +76,9 @@ def test_every_gold_answer_is_right() -> None:
     tasks = env.tasks("test")
     texts = [json.loads(line)["answer"] for line in (DATA / "gsm8k_test.jsonl").read_text().splitlines()]
     assert len(tasks) == len(texts) == 1319
-    assert all(env.reward(env.transition(env.reset(t), turn(text))).correct for t, text in zip(tasks, texts, strict=True))
+    assert all(
+        env.reward(env.transition(env.reset(t), turn(text))).correct for t, text in zip(tasks, texts, strict=True)
+    )
     assert not any(env.reward(env.transition(env.reset(t), turn("Answer: 0.123"))).correct for t in tasks)
     assert not {t.prompt for t in tasks} & {t.prompt for t in env.tasks("train")}
 
@@ -85,7 +89,9 @@ def write(folder: Path, name: str, *rows: object) -> None:
 
 def test_both_names_of_the_files(tmp_path: Path) -> None:
     write(tmp_path, "train.jsonl", {"question": "1 + 1?\u2028Really?", "answer": "It is\n#### 2"})
-    write(tmp_path, "gsm8k_test.jsonl", {"question": "a", "answer": "#### 1,000"}, {"question": "b", "answer": "#### -5"})
+    write(
+        tmp_path, "gsm8k_test.jsonl", {"question": "a", "answer": "#### 1,000"}, {"question": "b", "answer": "#### -5"}
+    )
     env = Gsm8k(path=str(tmp_path))
     [task] = env.tasks("train")
     assert (task.id, task.prompt, task.data["answer"]) == ("gsm8k/train/0", "1 + 1?\u2028Really?", 2)

@@ -48,7 +48,7 @@ class Listening(ScriptedEngine):
         return [bytes(r.prompt_ids).decode() for r in self.requests if r.adapter == adapter]
 
 
-def says_its_name(adapter: str | None, prompt: str) -> str:  # noqa: ARG001
+def says_its_name(adapter: str | None, prompt: str) -> str:
     return f"<{adapter}>"
 
 
@@ -140,7 +140,7 @@ def test_defect_02_a_branch_never_contains_what_it_did_not_see() -> None:
 
     counts: dict[str | None, int] = {}
 
-    def script(adapter: str | None, prompt: str) -> str:  # noqa: ARG001
+    def script(adapter: str | None, prompt: str) -> str:
         counts[adapter] = counts.get(adapter, 0) + 1
         return f"<{adapter}{counts[adapter]}>"
 
@@ -168,7 +168,7 @@ def test_an_agent_sees_exactly_what_the_dependency_function_lets_through(
             await game.act(*together)
 
     spoken = iter(range(100))
-    engine = Listening(lambda adapter, prompt: f"#{next(spoken)}#")  # noqa: ARG005
+    engine = Listening(lambda adapter, prompt: f"#{next(spoken)}#")
     episode = run(team(*"abcd", **sees), workflow, engine=engine)
     past: list[Any] = []
     left = list(episode.turns)
@@ -274,16 +274,19 @@ def test_an_environment_that_raises_fails_the_episode(method: str, after: int) -
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), None, "1"])
 def test_a_reward_that_is_no_number_fails_the_episode(number: Any) -> None:
     class Team(toys.Echo):
-        def reward(self, state: str) -> Reward:  # noqa: ARG002
+        def reward(self, state: str) -> Reward:
             return Reward(team=number)
 
     class OfATurn(toys.Echo):
-        def reward(self, state: str) -> Reward:  # noqa: ARG002
+        def reward(self, state: str) -> Reward:
             return Reward(team=0.0, turns={1: number})
 
     for env in (Team(), OfATurn()):
         episode = run(team("a", "b"), env=env)
-        assert (episode.ended, episode.error) == ("failed", f"the environment's reward is {number}, not a finite number")
+        assert (episode.ended, episode.error) == (
+            "failed",
+            f"the environment's reward is {number}, not a finite number",
+        )
 
 
 @pytest.mark.parametrize(("method", "given"), [("reward", "float"), ("observe", "NoneType")])
@@ -307,7 +310,7 @@ def test_a_prompt_that_outgrew_the_model_fails_the_episode() -> None:
 
 def test_our_own_bugs_are_not_caught() -> None:
     class Broken(ScriptedEngine):
-        async def generate(self, request: Request) -> Completion:  # noqa: ARG002
+        async def generate(self, request: Request) -> Completion:
             raise KeyError("a bug")
 
     with pytest.raises(KeyError):

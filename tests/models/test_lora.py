@@ -112,7 +112,7 @@ def test_mask_equals_segments() -> None:
 class Causal:
     """Plain causal attention of a batch of equal lengths."""
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:  # noqa: ARG002
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         return Packed.on_grid(q, k, v, scale).transpose(1, 2)
 
 
@@ -208,7 +208,7 @@ def test_all_linear_leaves_the_head_alone() -> None:
 
 
 def test_an_unknown_target_names_the_known_ones() -> None:
-    with pytest.raises(MarftError, match="'query'.*down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj"):
+    with pytest.raises(MarftError, match=r"'query'.*down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj"):
         team_of(RANKS, targets=["q_proj", "query"])
 
 

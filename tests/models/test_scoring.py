@@ -53,7 +53,9 @@ REFUSED: dict[str, PreTrainedConfig] = {
     "gpt-j": GPTJConfig(**TINY, n_embd=64, rotary_dim=8, n_positions=256),  # the same, noticed only when decoding
     "mamba": MambaConfig(vocab_size=448, hidden_size=32, num_hidden_layers=2, state_size=4, eos_token_id=2),  # none
     "gpt2": GPT2Config(**TINY, n_embd=64, n_positions=256),  # no nn.Linear to adapt
-    "gemma2": Gemma2Config(**GROUPED, head_dim=16, query_pre_attn_scalar=16, attn_logit_softcapping=0.1),  # soft cap inside attention
+    "gemma2": Gemma2Config(
+        **GROUPED, head_dim=16, query_pre_attn_scalar=16, attn_logit_softcapping=0.1
+    ),  # soft cap inside attention
 }
 
 
@@ -137,11 +139,11 @@ def test_the_last_token_is_scored_and_never_read() -> None:
     assert span == Span(adapter="planner", ids=(1, 5, 6, 7, 8), asked=3)
     team = team_of(RANKS)
     assert len(score(team, [0])) == 3
-    other = [ACTIONS[0][:-1] + (44,)]
-    hidden = hidden_states(team, [action_span("planner", PROMPTS[0], other[0])])
-    found = logprobs(team, hidden, torch.tensor(other[0]), torch.ones(3))[0]
+    other = (*ACTIONS[0][:-1], 44)
+    hidden = hidden_states(team, [action_span("planner", PROMPTS[0], other)])
+    found = logprobs(team, hidden, torch.tensor(other), torch.ones(3))[0]
     close(found[:2], score(team, [0])[:2])
-    assert abs(float(found[2] - score(team, [0])[2])) > 1e-3
+    assert (found[2] - score(team, [0])[2]).abs() > 1e-3
 
 
 def test_logprobs_are_those_of_the_tempered_distribution() -> None:
@@ -161,9 +163,7 @@ def test_asked_positions_are_the_last_ones() -> None:
     team = team_of(RANKS)
     ids = (1, 50, 51, 52, 53)
     whole = hidden_states(team, [Span(adapter="solver", ids=ids, asked=5)])
-    some = hidden_states(
-        team, [Span(adapter="planner", ids=ids, asked=2), Span(adapter="solver", ids=ids, asked=3)]
-    )
+    some = hidden_states(team, [Span(adapter="planner", ids=ids, asked=2), Span(adapter="solver", ids=ids, asked=3)])
     assert some.shape == (5, 128)
     close(some[2:], whole[2:])
 

@@ -53,7 +53,9 @@ def checkpoint(run: Path, iteration: int) -> dict[str, bytes]:
 
 
 def adapters(run: Path, iteration: int) -> dict[str, bytes]:
-    return {name: data for name, data in checkpoint(run, iteration).items() if name.endswith("adapter_model.safetensors")}
+    return {
+        name: data for name, data in checkpoint(run, iteration).items() if name.endswith("adapter_model.safetensors")
+    }
 
 
 def finite(row: Any) -> bool:
@@ -285,7 +287,11 @@ def test_training_from_python(tmp_path: Path) -> None:
         assert len(con["saw"][1]["content"].split("\n\n")) == 1
         assert "pro: " in judge["saw"][1]["content"]
         assert "con: " not in judge["saw"][1]["content"]
-    assert set(yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["team"]["agents"]) == {"pro", "con", "judge"}
+    assert set(yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["team"]["agents"]) == {
+        "pro",
+        "con",
+        "judge",
+    }
 
 
 def test_python_mistakes_are_marft_errors(tmp_path: Path) -> None:

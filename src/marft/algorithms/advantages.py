@@ -16,7 +16,6 @@ def suffix_scan(x_ET: Tensor, decay_ET: Tensor) -> Tensor:
     while shift < x_ET.shape[1]:
         y[:, :-shift] += decay[:, :-shift] * y[:, shift:].clone()
         decay[:, :-shift] = decay[:, :-shift] * decay[:, shift:].clone()
-        decay[:, -shift:] = 0
         shift *= 2
     return y
 
@@ -30,13 +29,12 @@ def gae(
     after a row's last step is `final_E`: 0 where the episode terminated, V(s_K) where it was cut off.
     Schulman et al., arXiv 1506.02438; chained over agents as in MARFT, arXiv 2504.16129.
     """
-    keep = mask_ET.bool()
-    values = values_ET.masked_fill(~keep, 0)
+    keep, values = mask_ET.bool(), values_ET
     following = torch.cat([values[:, 1:], torch.zeros_like(values[:, :1])], dim=1)
     last = keep & ~torch.cat([keep[:, 1:], torch.zeros_like(keep[:, :1])], dim=1)
     following = torch.where(last, final_E[:, None], following)
     delta = (rewards_ET + discount_ET * following - values).masked_fill(~keep, 0)
-    decay = (discount_ET * lam_ET).masked_fill(~keep | last, 0)
+    decay = (discount_ET * lam_ET).masked_fill(~keep, 0)
     return suffix_scan(delta, decay)
 
 
@@ -76,11 +74,12 @@ def group_relative(scores_N: Tensor, groups_N: Tensor, *, std_floor: float) -> T
     Groups are named by `groups_N` (any integers), never by position. A group of one, or without spread, gives 0.
     """
     _, group = groups_N.unique(return_inverse=True)
-    count = torch.zeros(int(group.max()) + 1, dtype=scores_N.dtype).index_add_(0, group, torch.ones_like(scores_N))
-    mean = torch.zeros_like(count).index_add_(0, group, scores_N) / count
-    centred = scores_N - mean[group]
+    scores = scores_N.double()  # in float32, equal scores differ from their mean by rounding, and the floor is small
+    count = torch.bincount(group).double()
+    mean = torch.zeros_like(count).index_add_(0, group, scores) / count
+    centred = scores - mean[group]
     std = (torch.zeros_like(count).index_add_(0, group, centred.square()) / count).sqrt()
-    return centred / std[group].clamp(min=std_floor)
+    return (centred / std[group].clamp(min=std_floor)).to(scores_N)
 
 
 def whiten(advantages_N: Tensor, agents_N: Tensor) -> Tensor:
@@ -88,6 +87,6 @@ def whiten(advantages_N: Tensor, agents_N: Tensor) -> Tensor:
     whitened = torch.zeros_like(advantages_N)
     for agent in agents_N.unique():
         own = agents_N == agent
-        entries = advantages_N[own]
-        whitened[own] = (entries - entries.mean()) / entries.std(correction=0).clamp(min=1e-8)
+        entries = advantages_N[own].double()  # so that equal entries have no spread by rounding
+        whitened[own] = ((entries - entries.mean()) / entries.std(correction=0).clamp(min=1e-8)).to(whitened)
     return whitened

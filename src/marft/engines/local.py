@@ -158,14 +158,16 @@ class LocalEngine:
                 if not future.done():
                     future.set_exception(error)
             self.waiting, self.live = [], []
-            raise
+            self.cache = Cache(self.slots)  # NaN left in it would reach later rows through their masked positions
+            if not isinstance(error, Exception):  # an exception has reached those who wait; nobody waits for the driver
+                raise
 
     def _admit(self) -> None:
         """Fill free slots, unless so few wait that their prefill would cost more than their seats are worth."""
         free = self.slots - len(self.live)
         if not self.waiting or min(free, len(self.waiting)) <= len(self.live) // 8:
             return
-        batch, self.waiting = self.waiting[:free], self.waiting[free:]
+        batch = self.waiting[:free]
         prompts: dict[tuple[int, tuple[int, ...]], list[int]] = {}  # equal prompts are computed once
         for j, (request, _) in enumerate(batch):
             prompts.setdefault((self._adapter(request), request.prompt_ids), []).append(j)
@@ -179,6 +181,7 @@ class LocalEngine:
                 take += 1
             chunk, ordered = sorted(ordered[:take], key=lambda item: item[0][0]), ordered[take:]
             self._prefill([key for key, _ in chunk], [[batch[j] for j in members] for _, members in chunk])
+        del self.waiting[: len(batch)]  # only now: a prefill that fails must still find who waits for it
 
     def _adapter(self, request: Request) -> int:
         return len(self.masks) - 1 if request.adapter is None else self.team.lora.index[request.adapter]
@@ -211,8 +214,9 @@ class LocalEngine:
         rows.length[slots] = torch.tensor([len(r.prompt_ids) for r in requests], device=device)
         rows.count[slots] = 0
         rows.limit[slots] = torch.tensor(limits, device=device)
-        rows.temperature[slots] = torch.tensor([r.sampling.temperature for r in requests], device=device)
-        rows.top_p[slots] = torch.tensor([r.sampling.top_p for r in requests], device=device)
+        real = torch.float32  # said, because a temperature of 0 or a top_p of 1 may come as integers
+        rows.temperature[slots] = torch.tensor([r.sampling.temperature for r in requests], dtype=real, device=device)
+        rows.top_p[slots] = torch.tensor([r.sampling.top_p for r in requests], dtype=real, device=device)
         rows.top_k[slots] = torch.tensor([r.sampling.top_k for r in requests], device=device)
         self.live += entering
         self._draw(logits, slots)

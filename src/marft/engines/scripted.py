@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from marft.types import Completion, Message, Request
+from marft.types import Completion, Finish, Message, Request
 
 END = 256  # after the 256 bytes
 
@@ -21,5 +21,7 @@ class ScriptedEngine:
 
     async def generate(self, request: Request) -> Completion:
         text = self.script(request.adapter, bytes(request.prompt_ids).decode())
-        ids = (*text.encode()[: request.sampling.max_tokens - 1], END)
-        return Completion(text=text, token_ids=ids, logprobs=(0.0,) * len(ids), finish="stop", version=self.version)
+        ids = (*text.encode(), END)[: request.sampling.max_tokens]
+        said = bytes(ids[:-1] if ids[-1] == END else ids).decode(errors="ignore")
+        finish: Finish = "stop" if ids[-1] == END else "length"
+        return Completion(text=said, token_ids=ids, logprobs=(0.0,) * len(ids), finish=finish, version=self.version)

@@ -68,10 +68,7 @@ def to_peft(team: TeamModel, name: str) -> dict[str, Tensor]:
 
 def read_fitting(path: Path, own: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
     """The tensors of a file, which must be those of `own` by name and shape."""
-    try:
-        given = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise MarftError(f"cannot read {path}: {error}") from None
+    given = read_tensors(path)
     if odd := min(given.keys() ^ own.keys(), default=None):
         side = "lacks" if odd in own else "also has"
         raise MarftError(f"{path} does not fit adapter {name!r}: it {side} {odd}; check model, lora.targets")
@@ -88,4 +85,13 @@ def read_scaling(path: Path) -> tuple[float, int]:
         config = json.loads(path.read_text())
         return float(config["lora_alpha"]), int(config["r"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise MarftError(f"cannot read {path}: {type(error).__name__} {error}; give a folder that export wrote") from None
+        raise MarftError(
+            f"cannot read {path}: {type(error).__name__} {error}; give a folder that export wrote"
+        ) from None
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise MarftError(f"cannot read {path}: {error}") from None

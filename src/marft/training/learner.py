@@ -119,7 +119,7 @@ class Learner:
             optimizer.param_groups[0]["lr"] = self.settings.lr[name] * lr_factor
         for _ in range(self.settings.epochs):
             order = torch.randperm(len(batch.episodes), generator=generator)
-            for chosen in order.tensor_split(self.settings.minibatches):
+            for chosen in order.tensor_split(min(self.settings.minibatches, len(order))):
                 turns_J = torch.isin(batch.episode_K, chosen).nonzero()[:, 0]
                 value_error += self._accumulate(batch, estimate, values, reference_N, turns_J, sums, policy)
                 steps += 1

@@ -1,0 +1,299 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from teams import peft_of, team_of
+
+from marft.engines.local import LocalEngine
+from marft.models.loading import load, render
+from marft.models.scoring import action_span, hidden_states, logprobs
+from marft.models.team import TeamModel
+from marft.types import Completion, Message, PromptTooLong, Request, Sampling
+
+RANKS = {"planner": 4, "solver": 7}
+FREE = Sampling(temperature=1.0, max_tokens=24)
+WILD = Sampling(temperature=3.0, max_tokens=24)  # nano is sure of itself
+TOKENIZER = load("nano", "cpu", "float32").tokenizer
+
+
+@pytest.fixture(scope="module")
+def team() -> TeamModel:
+    return team_of(RANKS, std=0.01)
+
+
+def request(number: int = 0, *, adapter: str | None = "planner", sampling: Sampling = FREE, seed: int = 7) -> Request:
+    text = f"Start with {number + 3}. Add {number % 9}." + " Subtract 1." * (number % 4)
+    ids = render(TOKENIZER, [Message(role="user", content=text)])
+    return Request(adapter=adapter, prompt_ids=ids, sampling=sampling, seed=seed)
+
+
+def ask(engine: LocalEngine, *requests: Request) -> list[Completion]:
+    async def all_at_once() -> list[Completion]:
+        async with asyncio.timeout(30):
+            return await asyncio.gather(*map(engine.generate, requests))
+
+    return asyncio.run(all_at_once())
+
+
+def recomputed(team: TeamModel, asked: Sequence[Request], said: Sequence[Completion]) -> torch.Tensor:
+    """Log-probs of what was said, by the scoring that training uses, one by one."""
+    found = []
+    with torch.no_grad():
+        for r, c in zip(asked, said, strict=True):
+            hidden = hidden_states(team, [action_span(r.adapter, r.prompt_ids, c.token_ids)])
+            temperature = torch.full((len(c.token_ids),), r.sampling.temperature)
+            found.append(logprobs(team, hidden, torch.tensor(c.token_ids), temperature)[0])
+    return torch.cat(found)
+
+
+def flat(said: Sequence[Completion]) -> torch.Tensor:
+    return torch.tensor([logprob for completion in said for logprob in completion.logprobs])
+
+
+def same(one: Completion, other: Completion) -> None:
+    assert one.token_ids == other.token_ids
+    assert one.text == other.text
+    assert one.finish == other.finish
+    assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 1.5])
+def test_sampled_logprobs_are_those_that_training_computes(team: TeamModel, temperature: float) -> None:
+    sampling = replace(FREE, temperature=temperature)
+    adapters = ("planner", "solver", None)
+    asked = [request(i, adapter=adapters[i % 3], sampling=sampling, seed=i) for i in range(18)]
+    said = ask(LocalEngine(team, 8), *asked)
+    assert sum(len(c.token_ids) for c in said) > 100
+    torch.testing.assert_close(flat(said), recomputed(team, asked, said), atol=1e-5, rtol=0)
+
+
+def test_settings_of_one_row_are_not_those_of_another(team: TeamModel) -> None:
+    asked = [request(i, sampling=replace(FREE, temperature=t), seed=i) for i, t in enumerate([0.6, 1.0, 1.4] * 4)]
+    said = ask(LocalEngine(team, 16), *asked)
+    torch.testing.assert_close(flat(said), recomputed(team, asked, said), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("slots", [40, 4])
+def test_company_does_not_change_what_is_said(team: TeamModel, slots: int) -> None:
+    """Alone, among 39 others, and with four slots, so that rows leave and enter and change places."""
+    adapters = ("planner", "solver", None)
+    asked = [
+        request(i, adapter=adapters[i % 3], seed=100 + i, sampling=replace(FREE, max_tokens=5 + i % 20))
+        for i in range(40)
+    ]
+    together = ask(LocalEngine(team, slots), *asked)
+    for i in range(0, 40, 4):
+        same(ask(LocalEngine(team, 1), asked[i])[0], together[i])
+    assert len({c.token_ids for c in together}) > 20
+
+
+def test_truncation_asked_by_a_neighbour_changes_nothing(team: TeamModel) -> None:
+    mine = request(1, seed=5)
+    neighbour = request(2, sampling=replace(FREE, top_k=3, top_p=0.9))
+    engine = LocalEngine(team, 4)
+    same(ask(engine, mine)[0], ask(engine, mine, neighbour)[0])
+
+
+def test_adapters_of_one_batch_say_what_each_says_alone(team: TeamModel) -> None:
+    asked = [request(3, adapter=adapter, seed=11) for adapter in ("planner", "solver", None)]
+    together = ask(LocalEngine(team, 8), *asked)
+    for r, c in zip(asked, together, strict=True):
+        same(ask(LocalEngine(team, 8), r)[0], c)
+    assert len({c.logprobs for c in together}) == 3
+
+
+@pytest.mark.parametrize("adapter", ["planner", "solver"])
+def test_greedy_is_what_transformers_generates(team: TeamModel, adapter: str) -> None:
+    peft = peft_of(team, adapter)
+    asked = [request(i, adapter=adapter, sampling=Sampling(temperature=0, max_tokens=20)) for i in range(4)]
+    for r, c in zip(asked, ask(LocalEngine(team, 8), *asked), strict=True):
+        ids = torch.tensor([r.prompt_ids])
+        out = peft.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=20, eos_token_id=2
+        )
+        assert c.token_ids == tuple(out[0, len(r.prompt_ids) :].tolist())
+        assert set(c.logprobs) == {0.0}
+
+
+def test_a_turn_ends_at_its_end_or_at_its_limit(team: TeamModel) -> None:
+    said = ask(LocalEngine(team, 32), *(request(i, sampling=replace(FREE, max_tokens=6), seed=i) for i in range(24)))
+    (end,) = team.end_ids
+    assert {c.finish for c in said} == {"stop", "length"}
+    for c in said:
+        assert end not in c.token_ids[:-1]
+        assert (c.token_ids[-1] == end) == (c.finish == "stop")
+        assert len(c.token_ids) == 6 if c.finish == "length" else len(c.token_ids) <= 6
+        words = [token for token in c.token_ids if token != end]
+        assert c.text == team.tokenizer.decode(words, skip_special_tokens=True)
+        assert "<|im_end|>" not in c.text
+
+
+def test_one_token_is_enough(team: TeamModel) -> None:
+    said = ask(LocalEngine(team, 4), *(request(i, sampling=replace(FREE, max_tokens=1), seed=i) for i in range(9)))
+    assert [len(c.token_ids) for c in said] == [1] * 9
+
+
+def test_a_prompt_that_fills_the_model_is_too_long(team: TeamModel) -> None:
+    engine = LocalEngine(team, 4)
+    with pytest.raises(PromptTooLong, match="1024"):
+        ask(engine, replace(request(), prompt_ids=(50,) * 1024))
+    assert ask(engine, request())[0].token_ids
+
+
+def test_max_tokens_are_cut_to_what_fits(team: TeamModel) -> None:
+    ids = tuple(50 + i % 300 for i in range(1021))
+    asked = [replace(request(), prompt_ids=ids[:n], seed=n) for n in (1021, 1023)]
+    said = ask(LocalEngine(team, 4), *asked)
+    assert len(said[0].token_ids) <= 3
+    assert len(said[1].token_ids) <= 3
+    one = ask(LocalEngine(team, 4), replace(request(), prompt_ids=(*ids, 50, 51)))[0]
+    assert len(one.token_ids) == 1
+    torch.testing.assert_close(flat(said), recomputed(team, asked, said), atol=2e-5, rtol=0)
+
+
+def test_equal_prompts_are_read_once_and_answered_apart(team: TeamModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    forward = team.hidden
+
+    def counted(ids: torch.Tensor, *rest: object) -> torch.Tensor:
+        seen.append(ids.numel())
+        return forward(ids, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(team, "hidden", counted)
+    asked = [request(5, seed=i, sampling=WILD) for i in range(12)] + [request(5, adapter="solver", sampling=WILD)]
+    said = ask(LocalEngine(team, 16), *asked)
+    assert seen[0] == 2 * len(asked[0].prompt_ids)  # once an adapter
+    assert len({c.token_ids for c in said[:12]}) == 12
+    monkeypatch.undo()
+    torch.testing.assert_close(flat(said), recomputed(team, asked, said), atol=1e-5, rtol=0)
+
+
+def test_the_same_seed_says_the_same_and_another_does_not(team: TeamModel) -> None:
+    engine = LocalEngine(team, 8)
+    asked = [request(2, seed=seed, sampling=WILD) for seed in (1, 1, 2)]
+    first, again, other = ask(engine, *asked)
+    assert first == again
+    assert first.token_ids != other.token_ids
+    same(ask(engine, asked[0])[0], first)
+
+
+@pytest.mark.parametrize("where", ["prefill", "decode"])
+def test_an_exception_reaches_everyone_and_the_engine_works_again(
+    team: TeamModel, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Some are live, some are entering and some wait for a slot when it happens; and the driver dies in silence."""
+    engine = LocalEngine(team, 4)
+    expected = ask(engine, request(1))
+    forward = team.hidden
+    calls = 0
+
+    def failing(ids: torch.Tensor, *rest: object) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if (ids.shape[0] == 1 and ids.shape[1] > 1) == (where == "prefill") and calls > 2:
+            raise RuntimeError("out of something")
+        return forward(ids, *rest)  # type: ignore[arg-type]
+
+    complaints: list[object] = []
+
+    async def play() -> list[Completion | BaseException]:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        async with asyncio.timeout(20):
+            return await asyncio.gather(
+                *(engine.generate(request(i, seed=i)) for i in range(10)), return_exceptions=True
+            )
+
+    with monkeypatch.context() as patch:
+        patch.setattr(team, "hidden", failing)
+        found = asyncio.run(play())
+    assert any(isinstance(each, RuntimeError) for each in found)
+    assert all(isinstance(each, Completion | RuntimeError) for each in found)
+    assert complaints == []
+    assert ask(engine, request(1)) == expected
+
+
+def test_an_unknown_adapter_leaves_nobody_waiting(team: TeamModel) -> None:
+    engine = LocalEngine(team, 4)
+    with pytest.raises(KeyError):
+        ask(engine, request(0), request(1, adapter="nobody"))
+    assert ask(engine, request(0))
+
+
+def test_numbers_that_broke_once_do_not_stay(team: TeamModel) -> None:
+    engine = LocalEngine(team, 4)
+    expected = ask(engine, request(1))
+    weight = team.lora.parameters("planner")["model.layers.0.self_attn.v_proj.b"]
+    kept = weight.detach().clone()
+    with torch.no_grad():
+        weight.fill_(float("nan"))
+        with pytest.raises(RuntimeError):
+            ask(engine, request(2), request(3))
+        weight.copy_(kept)
+    assert ask(engine, request(1)) == expected
+
+
+def test_who_gives_up_waiting_holds_nobody_back(team: TeamModel) -> None:
+    engine = LocalEngine(team, 2)
+
+    async def play() -> list[Completion]:
+        tasks = [asyncio.create_task(engine.generate(request(i, seed=i))) for i in range(5)]
+        await asyncio.sleep(0.01)
+        tasks[0].cancel()
+        tasks[4].cancel()
+        async with asyncio.timeout(20):
+            return await asyncio.gather(*tasks[1:4])
+
+    found = asyncio.run(play())
+    for i, completion in enumerate(found, start=1):
+        same(completion, ask(LocalEngine(team, 1), request(i, seed=i))[0])
+
+
+def test_requests_may_come_while_others_run(team: TeamModel) -> None:
+    """Conversations of three turns each: the next request is made from the answer to the one before."""
+    engine = LocalEngine(team, 4)
+
+    async def talk(engine: LocalEngine, number: int) -> list[Completion]:
+        said: list[Completion] = []
+        asked = request(number, seed=number)
+        for turn in range(3):
+            await asyncio.sleep(0.001 * (number % 3))
+            said.append(await engine.generate(asked))
+            ids = (*asked.prompt_ids, *said[-1].token_ids)
+            asked = replace(asked, prompt_ids=ids, seed=asked.seed + 100, adapter="solver" if turn else None)
+        return said
+
+    async def play() -> list[list[Completion]]:
+        async with asyncio.timeout(30):
+            return await asyncio.gather(*(talk(engine, i) for i in range(9)))
+
+    together = asyncio.run(play())
+    for i in (0, 4, 8):
+        for one, other in zip(asyncio.run(talk(LocalEngine(team, 1), i)), together[i], strict=True):
+            same(one, other)
+    assert not engine.waiting
+    assert not engine.live
+
+
+def test_an_update_of_the_adapter_is_seen_at_once() -> None:
+    team = team_of(RANKS, std=0.01)
+    engine = LocalEngine(team, 4)
+    before = ask(engine, request(1))[0]
+    with torch.no_grad():
+        for key, parameter in team.lora.parameters("planner").items():
+            if key.endswith(".b"):
+                parameter.mul_(-2)
+    after = ask(engine, request(1))[0]
+    assert before.logprobs != after.logprobs
+    torch.testing.assert_close(flat([after]), recomputed(team, [request(1)], [after]), atol=1e-5, rtol=0)
+
+
+def test_tokens_are_counted_and_the_version_is_noted(team: TeamModel) -> None:
+    engine = LocalEngine(team, 4)
+    engine.version = 3
+    said = ask(engine, *(request(i, seed=i) for i in range(6)))
+    assert engine.tokens == sum(len(c.token_ids) for c in said)
+    assert {c.version for c in said} == {3}
