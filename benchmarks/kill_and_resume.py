@@ -18,7 +18,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-SETTINGS = ["train.iterations=6", "train.tasks=8", "train.samples=4", "train.minibatches=2", "checkpoint.every=1", "eval.tasks=16"]
+SETTINGS = [
+    "train.iterations=6",
+    "train.tasks=8",
+    "train.samples=4",
+    "train.minibatches=2",
+    "checkpoint.every=1",
+    "eval.tasks=16",
+]
 
 
 def command(run: Path, algorithm: str, resume: bool) -> list[str]:
@@ -50,14 +57,19 @@ def kill_once(run: Path, algorithm: str, resume: bool, delay: float) -> bool:
         return True
 
 
-def trial(number: int, folder: Path, algorithm: str, length: float, rng: random.Random, expected: dict[str, Any]) -> dict[str, Any]:
+def trial(
+    number: int, folder: Path, algorithm: str, length: float, rng: random.Random, expected: dict[str, Any]
+) -> dict[str, Any]:
     run = folder / f"trial-{number}"
     moments, kills = [], 0
     for _ in range(rng.randint(1, 3)):
         moments.append(round(rng.uniform(0, length), 3))
         kills += kill_once(run, algorithm, (run / "config.yaml").exists(), moments[-1])
     subprocess.run(
-        command(run, algorithm, (run / "config.yaml").exists()), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command(run, algorithm, (run / "config.yaml").exists()),
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     found = outcome(run)
     differing = [part for part in expected if found[part] != expected[part]]
@@ -81,7 +93,11 @@ def main() -> None:
             trial(n, folder, arguments.algorithm, length, rng, expected) for n in range(arguments.trials)
         ]  # fmt: skip
     identical = sum(t["identical"] for t in trials)
-    print(json.dumps({"trials": len(trials), "identical": identical, "kills": sum(t["kills"] for t in trials), "each": trials}))
+    print(
+        json.dumps(
+            {"trials": len(trials), "identical": identical, "kills": sum(t["kills"] for t in trials), "each": trials}
+        )
+    )
     sys.exit(0 if identical == len(trials) else 1)
 
 

@@ -44,7 +44,10 @@ def train(algorithm: str, seed: int, folder: Path, overrides: list[str]) -> dict
 
 def table(runs: list[dict[str, Any]]) -> str:
     """A Markdown table: mean over seeds, and the spread from worst to best."""
-    lines = ["| algorithm | seeds | held-out before | held-out after (worst – best) | seconds, whole command |", "|---|---|---|---|---|"]
+    lines = [
+        "| algorithm | seeds | held-out before | held-out after (worst – best) | seconds, whole command |",
+        "|---|---|---|---|---|",
+    ]
     for algorithm in ALGORITHMS:
         own = [run for run in runs if run["algorithm"] == algorithm]
         if own:
@@ -69,10 +72,21 @@ def plot(runs: list[dict[str, Any]], path: Path) -> None:
         if not curves:
             continue
         steps = range(1, len(curves[0]) + 1)
-        axes.plot(steps, [statistics.mean(column) for column in zip(*curves, strict=True)], color=colour, label=algorithm, lw=2)
+        axes.plot(
+            steps,
+            [statistics.mean(column) for column in zip(*curves, strict=True)],
+            color=colour,
+            label=algorithm,
+            lw=2,
+        )
         low, high = ([pick(column) for column in zip(*curves, strict=True)] for pick in (min, max))
         axes.fill_between(steps, low, high, color=colour, alpha=0.15, lw=0)
-    axes.set(xlabel="iteration", ylabel="team reward", ylim=(0, 1), title="planner → solver, embedded nano model, two CPU cores")
+    axes.set(
+        xlabel="iteration",
+        ylabel="team reward",
+        ylim=(0, 1),
+        title="planner → solver, embedded nano model, two CPU cores",
+    )
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right", frameon=False)
     for side in ("top", "right"):

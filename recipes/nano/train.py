@@ -39,20 +39,31 @@ def parts(conversation: Conversation) -> tuple[str, str]:
 def train_tokenizer(seed: int, vocabulary: int) -> PreTrainedTokenizerFast:
     """Byte-level BPE: single digits, no token across words, any text can be written."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(r"\d| ?\p{L}+|[^\p{L}\d]+"), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"\d| ?\p{L}+|[^\p{L}\d]+"), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     tokenizer.decoder = decoders.ByteLevel()
     rng = random.Random(f"tokenizer/{seed}")
-    texts = (text for _ in range(20_000) for c in [converse(rng)] for text in (c.system, c.user, c.reply, "system\nuser\nassistant\n"))
+    texts = (
+        text
+        for _ in range(20_000)
+        for c in [converse(rng)]
+        for text in (c.system, c.user, c.reply, "system\nuser\nassistant\n")
+    )
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary, special_tokens=[PAD, START, END], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
     )
     tokenizer.train_from_iterator(texts, trainer)
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token=END, pad_token=PAD, additional_special_tokens=[START],
-        clean_up_tokenization_spaces=False, model_max_length=1024,
+        tokenizer_object=tokenizer,
+        eos_token=END,
+        pad_token=PAD,
+        additional_special_tokens=[START],
+        clean_up_tokenization_spaces=False,
+        model_max_length=1024,
     )
     fast.chat_template = CHAT_TEMPLATE
     return fast
@@ -77,9 +88,18 @@ def encode_shard(job: tuple[str, int, int, int]) -> tuple[np.ndarray, np.ndarray
 
 def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=128, intermediate_size=384, num_hidden_layers=4, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=1024, tie_word_embeddings=True, rms_norm_eps=1e-5,
-        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        rms_norm_eps=1e-5,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
     )
     return LlamaForCausalLM(config)
 

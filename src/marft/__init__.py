@@ -30,10 +30,14 @@ def train(
     `algorithm="grpo"`, `train={"iterations": 5}`); `workflow` may be an async function; `agents` replaces the team.
     """
     from marft.config import merge_settings, parse, read_source
-    from marft.training.start import next_path, train_config
+    from marft.game.workflows import check_workflow
+    from marft.training.start import next_path, start_run
 
     data = merge_settings(read_source(source), settings)
     if agents is not None:
         data["team"] = {**data.get("team", {}), "agents": agents}
+    if workflow is not None:
+        name = check_workflow(workflow, "workflow")
+        data["team"] = {**data.get("team", {}), "workflow": name}
     config = parse(data)
-    return train_config(config, Path(run) if run else next_path(source), workflow)
+    return start_run(config, Path(run) if run else next_path(source), workflow)

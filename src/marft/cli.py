@@ -93,18 +93,23 @@ def parser() -> argparse.ArgumentParser:
 
 
 def train_command(arguments: argparse.Namespace) -> int:
-    from marft.training.start import resume_run, start_run
+    from marft.config import load_config
 
     source, overrides = split_words(arguments.words)
     if arguments.at is not None and not arguments.resume:
         raise MarftError("--at goes with --resume: it names the checkpoint to go back to")
     if not arguments.resume:
-        start_run(source, overrides, arguments.run)
+        config = load_config(source, overrides)  # before the heavy imports: a typo is answered at once
+        from marft.training.start import next_path, start_run
+
+        start_run(config, arguments.run or next_path(source or "duo"))
         return 0
     if arguments.run is None:
         raise MarftError("--resume needs --run DIR: which run to go on with")
     if source is not None:
         raise MarftError(f"--resume takes the run's own config; drop {source!r} (key=value overrides may stay)")
+    from marft.training.start import resume_run
+
     resume_run(arguments.run, overrides, arguments.at)
     return 0
 

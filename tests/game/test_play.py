@@ -254,6 +254,24 @@ def test_a_workflow_that_cannot_be_found_is_one_line(name: str) -> None:
         find_workflow(name)
 
 
+def test_a_workflow_that_is_not_async_is_one_line() -> None:
+    with pytest.raises(MarftError, match=r"^team\.workflow: 'toys:files' is not an async function"):
+        find_workflow("toys:files")
+
+
+def test_two_acts_at_once_are_refused() -> None:
+    async def overlapping(game: Game) -> None:
+        await asyncio.gather(game.act("a"), game.act("b"))
+
+    class Slow(ScriptedEngine):
+        async def generate(self, request: Request) -> Completion:
+            await asyncio.sleep(0)
+            return await super().generate(request)
+
+    with pytest.raises(MarftError, match=r"name both agents in one call"):
+        run(team("a", "b"), overlapping, engine=Slow(says_its_name))
+
+
 def test_an_agent_that_is_not_on_the_team() -> None:
     with pytest.raises(MarftError, match=r"game\.act\('stranger'\); the team has a, b"):
         run(team("a", "b"), toys.stranger)

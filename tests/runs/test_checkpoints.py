@@ -104,7 +104,7 @@ def test_own_manifest_is_refused(checkpoints: Checkpoints) -> None:
     def write(folder: Path) -> None:
         (folder / "manifest.json").write_text("{}")
 
-    with pytest.raises(ValueError, match="manifest.json"):
+    with pytest.raises(ValueError, match=r"manifest\.json"):
         checkpoints.save(1, write)
     assert entries(checkpoints) == []
 

@@ -198,11 +198,12 @@ def test_going_back_forgets_the_other_future(copy: Path) -> None:
     assert trainer.checkpoints.list() == [2]
 
 
-def test_a_checkpoint_that_is_not_there(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("at", ["3", "-1"])
+def test_a_checkpoint_that_is_not_there(copy: Path, capsys: pytest.CaptureFixture[str], at: str) -> None:
     before = ending(copy)
-    assert main(["train", "--resume", "--run", str(copy), "--at", "3"]) == 2
+    assert main(["train", "--resume", "--run", str(copy), "--at", at]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert "has no checkpoint of iteration 3; available: 2, 4" in line
+    assert f"has no checkpoint of iteration {at}; available: 2, 4" in line
     assert ending(copy) == before
 
 

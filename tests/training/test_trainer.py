@@ -281,6 +281,7 @@ def test_training_from_python(tmp_path: Path) -> None:
     )
     assert summary["iterations"] == 1
     assert summary["after"]["tasks"] == 2
+    assert main(["train", "--resume", "--run", str(tmp_path / "run")]) == 2  # not silently as `sequential`
     for row in rows(tmp_path / "run" / "episodes.jsonl"):
         pro, con, judge = row["turns"]
         assert (pro["agent"], con["agent"], judge["agent"]) == ("pro", "con", "judge")

@@ -61,11 +61,14 @@ class Game:
     def __init__(self, *, task: Task, team: Mapping[str, Agent], env: World, engine: Speaks, seed: str) -> None:
         self.task, self.team = task, team
         self.turns: list[Turn] = []
+        self._acting = False
         self._env, self._engine, self._seed = env, engine, seed
         self._state = self._ask("reset", task)
 
     async def act(self, *names: str, sees: Sequence[str] | None = None) -> tuple[Turn, ...]:
         """The named agents act at once: none sees what the others say in this call. `sees` overrides their profiles."""
+        if self._acting:
+            raise MarftError("the workflow calls game.act while another is under way; name both agents in one call")
         if len(self.turns) + len(names) > MAX_TURNS:
             raise CutOff(names[0])
         for name in names:
@@ -80,7 +83,9 @@ class Game:
         moves = [
             self._move(self.team[name], k, spoken[:k].count(name), shown, sees) for k, name in enumerate(ordered, start)
         ]
+        self._acting = True
         made = (await moves[0],) if len(moves) == 1 else tuple(await asyncio.gather(*moves))
+        self._acting = False
         for turn in made:
             self._state = self._ask("transition", self._state, turn)
             self.turns.append(turn)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,13 @@ def find_workflow(name: str) -> Workflow:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: `:f`, `..module:f`
         raise MarftError(f"team.workflow: cannot import {name!r}: {error}") from None
-    if not callable(found):
-        raise MarftError(f"team.workflow: {name!r} is not a function")
+    check_workflow(found, f"team.workflow: {name!r}")
     workflow: Workflow = found
     return workflow
+
+
+def check_workflow(workflow: object, what: str) -> str:
+    """The name under which a config can find `workflow` again; it must be an async function."""
+    if not inspect.iscoroutinefunction(workflow):
+        raise MarftError(f"{what} is not an async function; write `async def workflow(game): …`")
+    return f"{workflow.__module__}:{workflow.__qualname__}"

@@ -29,18 +29,12 @@ from marft.version import __version__
 SLACK = 64 << 20  # bytes kept free beside the checkpoints
 
 
-def start_run(source: str | None, overrides: Sequence[str], path: Path | None) -> dict[str, Any]:
+def start_run(config: Config, path: Path, workflow: Workflow | None = None) -> dict[str, Any]:
     """Train from the beginning; the summary."""
-    config = load_config(source, overrides)
-    return train_config(config, path or next_path(source or "duo"))
-
-
-def train_config(config: Config, path: Path, workflow: Workflow | None = None) -> dict[str, Any]:
     parts = assemble(config, workflow)
-    if config.init_from:
-        initial_adapters(config.init_from, parts.learner, newest_of(config.init_from))
+    begin_from(config, parts)
     run = RunDirectory.create(path, config, manifest(config, parts), needed=room(config, parts))
-    return go(config, parts, run, resumed=None)
+    return go(config, parts, run)
 
 
 def resume_run(path: Path, overrides: Sequence[str], at: int | None) -> dict[str, Any]:
@@ -49,21 +43,19 @@ def resume_run(path: Path, overrides: Sequence[str], at: int | None) -> dict[str
     config = parse(merge(run.config().model_dump(mode="json"), overrides)) if overrides else run.config()
     run.check_same(config)
     parts = assemble(config)
-    if config.init_from:  # overwritten by any checkpoint; needed where the run died before its first
-        initial_adapters(config.init_from, parts.learner, newest_of(config.init_from))
+    begin_from(config, parts)  # overwritten by any checkpoint; needed where the run died before its first
     require_space(path, room(config, parts))
-    return go(config, parts, run, resumed=at if at is not None else -1)
+    return go(config, parts, run, resume=True, at=at)
 
 
-def go(config: Config, parts: Assembly, run: RunDirectory, *, resumed: int | None) -> dict[str, Any]:
-    """`resumed`: None for a new run, an iteration to go back to, or -1 for the newest."""
+def go(
+    config: Config, parts: Assembly, run: RunDirectory, *, resume: bool = False, at: int | None = None
+) -> dict[str, Any]:
     with watcher(run.path) as watching:
         trainer = Trainer(config, parts, run, [], watching)
-        if resumed is not None:
-            trainer.resume(
-                lambda line: print(f"marft: warning: {line}", file=sys.stderr), None if resumed < 0 else resumed
-            )
-        trainer.trackers = trackers(config, run.path, resumed=None if resumed is None else trainer.position.iteration)
+        if resume:
+            trainer.resume(lambda line: print(f"marft: warning: {line}", file=sys.stderr), at)
+        trainer.trackers = trackers(config, run.path, resumed=trainer.position.iteration if resume else None)
         try:
             summary = trainer.train()
         finally:
@@ -83,8 +75,7 @@ def seat(source: str | None, overrides: Sequence[str]) -> tuple[Config, Assembly
         return config, parts
     config = load_config(source, overrides)
     parts = assemble(config)
-    if config.init_from:
-        initial_adapters(config.init_from, parts.learner, newest_of(config.init_from))
+    begin_from(config, parts)
     return config, parts
 
 
@@ -108,10 +99,11 @@ def play_once(source: str | None, overrides: Sequence[str], *, task: int, prompt
         print(f"\nreward: {episode.reward.team:g}")
 
 
-def newest_of(source: str) -> Path | None:
-    """The newest checkpoint where `source` is a run's folder."""
-    run = RunDirectory(Path(source))
-    return checkpoint_folder(run, None) if run.exists() else None
+def begin_from(config: Config, parts: Assembly) -> None:
+    """Adapters of `init_from`: of a run's newest checkpoint, or of a folder."""
+    if config.init_from:
+        run = RunDirectory(Path(config.init_from))
+        initial_adapters(config.init_from, parts.learner, checkpoint_folder(run, None) if run.exists() else None)
 
 
 def next_path(name: str) -> Path:

@@ -44,6 +44,9 @@ class Trainer:
 
     def train(self) -> dict[str, Any]:
         """All iterations that are still to do; the run's summary."""
+        known = self.run.summary() or {}
+        if known.get("iterations") == self.position.iteration == self.config.train.iterations:
+            return known  # a finished run, resumed: nothing to do
         started = time.perf_counter()
         self.evaluate("before")
         if self.position.iteration == 0:
@@ -96,7 +99,7 @@ class Trainer:
                 f"{len(failed)} of {len(episodes)} episodes failed in iteration {self.position.iteration + 1}; the first: "
                 f"{failed[0].error}. What was written is kept: mend it, then marft train --resume --run {self.run.path}"
             )
-        if not any(episode.turns for episode in episodes):
+        if not any(episode.turns for episode in episodes if episode.ended != "failed"):
             raise MarftError("nobody acted in any episode; the workflow must call game.act")
         return episodes
 
