@@ -172,6 +172,29 @@ def test_equal_prompts_are_read_once_and_answered_apart(team: TeamModel, monkeyp
     torch.testing.assert_close(flat(said), recomputed(team, asked, said), atol=1e-5, rtol=0)
 
 
+def test_what_prompts_have_in_common_is_read_once(team: TeamModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beginnings are shared inside an adapter and never between two; a prompt may be the beginning of another."""
+    seen: list[int] = []
+    forward = team.hidden
+
+    def counted(ids: torch.Tensor, *rest: object) -> torch.Tensor:
+        seen.append(ids.numel())
+        return forward(ids, *rest)  # type: ignore[arg-type]
+
+    stem = request(0).prompt_ids
+    n = len(stem)
+    prompts = [(*stem, 60, 61, 62), (*stem, 60, 71), stem, stem[:-2], (*stem[:-2], 80), (90, *stem)]
+    asked = [replace(request(seed=i), prompt_ids=ids) for i, ids in enumerate(prompts)]
+    asked += [replace(request(seed=9, adapter=adapter), prompt_ids=prompts[0]) for adapter in ("solver", None)]
+    with monkeypatch.context() as patch:
+        patch.setattr(team, "hidden", counted)
+        said = ask(LocalEngine(team, 16), *asked)
+    assert seen[0] == (n + 3) + 1 + 1 + (n + 1) + 2 * (n + 3)
+    torch.testing.assert_close(flat(said), recomputed(team, asked, said), atol=1e-5, rtol=0)
+    for r, c in zip(asked, said, strict=True):
+        same(ask(LocalEngine(team, 1), r)[0], c)
+
+
 def test_the_same_seed_says_the_same_and_another_does_not(team: TeamModel) -> None:
     engine = LocalEngine(team, 8)
     asked = [request(2, seed=seed, sampling=WILD) for seed in (1, 1, 2)]
@@ -224,16 +247,18 @@ def test_an_unknown_adapter_leaves_nobody_waiting(team: TeamModel) -> None:
 
 
 def test_numbers_that_broke_once_do_not_stay(team: TeamModel) -> None:
+    """Rows of different lengths have masked positions, and what lies there in the cache must be a number."""
     engine = LocalEngine(team, 4)
-    expected = ask(engine, request(1))
+    asked = (request(0), request(3))
+    expected = ask(engine, *asked)
     weight = team.lora.parameters("planner")["model.layers.0.self_attn.v_proj.b"]
     kept = weight.detach().clone()
     with torch.no_grad():
         weight.fill_(float("nan"))
         with pytest.raises(RuntimeError):
-            ask(engine, request(2), request(3))
+            ask(engine, *(replace(request(i), prompt_ids=request(i).prompt_ids * 3) for i in (0, 3)))
         weight.copy_(kept)
-    assert ask(engine, request(1)) == expected
+    assert ask(engine, *asked) == expected
 
 
 def test_who_gives_up_waiting_holds_nobody_back(team: TeamModel) -> None:

@@ -15,12 +15,11 @@ from marft.models.scoring import Span, hidden_states
 from marft.models.team import TeamModel
 from marft.types import MarftError
 
-RANKS = {"planner": 4, "critic": 3}
 IDS = (1, 40, 41, 42, 43, 44, 45)
 
 
 def make(rank: int = 4, **options: object) -> TeamModel:
-    return team_of({"planner": rank, "critic": 3}, critics=["critic"], **options)  # type: ignore[arg-type]
+    return team_of({"first": rank, "planner": rank, "critic": 3}, critics=["critic"], **options)  # type: ignore[arg-type]
 
 
 def error_of(folder: Path, *, team: TeamModel | None = None, name: str = "planner") -> str:

@@ -77,18 +77,57 @@ class Cache:
                 tensor[to] = tensor[origin]
 
 
-class Prefill(Packed):
-    """Packed attention over prompts that also leaves their keys and values in the cache: prompt `source[j]` in slot j."""
+class Prefill:
+    """Attention over the prompts of one pass, which leaves their keys and values in the cache: prompt `source[j]` in
+    slot j.
 
-    def __init__(self, lengths: Sequence[int], cache: Cache, slots: Tensor, source: Tensor) -> None:
-        super().__init__(lengths, slots.device)
+    Prompts come sorted, each with its adapter, and the tokens a prompt has in common with the one before it are read
+    only once: everything but the attention product works on one row of distinct tokens. For that product the row is
+    spread to a grid [S, L] of whole prompts; right-padding needs no mask, since a causal query never looks right.
+    """
+
+    def __init__(
+        self, prompts: Sequence[tuple[int, tuple[int, ...]]], cache: Cache, slots: Tensor, source: Tensor
+    ) -> None:
         self.cache, self.slots, self.source = cache, slots, source
+        self.count, self.longest = len(prompts), max(len(ids) for _, ids in prompts)
+        tokens: list[int] = []
+        positions: list[int] = []
+        cells: list[int] = []  # where on the grid each token of the row stands, the first time
+        origin: list[list[int]] = []  # which token of the row stands in each cell of the grid
+        self.sizes = [0] * self.count  # new tokens of each prompt
+        for r, (_, ids) in enumerate(prompts):
+            old = common(prompts[r - 1], prompts[r]) if r else 0
+            new = range(len(tokens), len(tokens) + len(ids) - old)
+            origin.append([*(origin[-1][:old] if r else []), *new])
+            tokens += ids[old:]
+            positions += range(old, len(ids))
+            cells += range(r * self.longest + old, r * self.longest + len(ids))
+            self.sizes[r] = len(new)
+        whole = [[*row, *[0] * (self.longest - len(row))] for row in origin]
+        self.ids, self.position_ids, self.cells, self.origin, self.last = (
+            torch.tensor(data, device=slots.device)
+            for data in ([tokens], [positions], cells, whole, [row[-1] for row in origin])
+        )
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        q, k, v = (self.spread(x) for x in (q, k, v))
         keys, values = self.cache.layer(layer, k)
-        keys[self.slots, :, : self.longest] = self.spread(k)[self.source]
-        values[self.slots, :, : self.longest] = self.spread(v)[self.source]
-        return super().__call__(layer, q, k, v, scale)
+        keys[self.slots, :, : self.longest] = k[self.source]
+        values[self.slots, :, : self.longest] = v[self.source]
+        out = Packed.on_grid(q, k, v, scale)  # [S, H, L, d]
+        return out.transpose(1, 2).flatten(0, 1).index_select(0, self.cells)[None]
+
+    def spread(self, x: Tensor) -> Tensor:
+        """[1, H, T, d] → [S, H, L, d]"""
+        grid = x[0].transpose(0, 1).index_select(0, self.origin.flatten())
+        return grid.view(self.count, self.longest, *grid.shape[1:]).transpose(1, 2)
+
+
+def common(one: tuple[int, tuple[int, ...]], other: tuple[int, tuple[int, ...]]) -> int:
+    """How many first tokens two prompts share. In sorted order, with none twice, the second always has more."""
+    most = min(len(one[1]), len(other[1])) if one[0] == other[0] else 0
+    return next((i for i in range(most) if one[1][i] != other[1][i]), most)
 
 
 class Decode:
@@ -179,7 +218,7 @@ class LocalEngine:
                 if take and longest * (take + 1) > PREFILL_TOKENS:
                     break
                 take += 1
-            chunk, ordered = sorted(ordered[:take], key=lambda item: item[0][0]), ordered[take:]
+            chunk, ordered = sorted(ordered[:take], key=lambda item: item[0]), ordered[take:]
             self._prefill([key for key, _ in chunk], [[batch[j] for j in members] for _, members in chunk])
         del self.waiting[: len(batch)]  # only now: a prefill that fails must still find who waits for it
 
@@ -195,17 +234,15 @@ class LocalEngine:
         device, start = self.team.device, len(self.live)
         slots = torch.arange(start, start + len(entering), device=device)
         source = torch.tensor([i for i, group in enumerate(members) for _ in group], device=device)
-        lengths = [len(ids) for _, ids in prompts]
         requests = [request for request, _ in entering]
         limits = [min(r.sampling.max_tokens, self.team.longest - len(r.prompt_ids)) for r in requests]
         self.cache.reserve(max(len(r.prompt_ids) + n for r, n in zip(requests, limits, strict=True)))
         self.rows.reserve(max(limits))
 
         base = len(self.masks) - 1
-        routing = segments([None if adapter == base else adapter for adapter, _ in prompts], lengths)
-        attend = Prefill(lengths, self.cache, slots, source)
-        ids = torch.tensor([[token for _, prompt in prompts for token in prompt]], device=device)
-        hidden = self.team.hidden(ids, attend.position_ids, attend, routing)
+        attend = Prefill(prompts, self.cache, slots, source)
+        routing = segments([None if adapter == base else adapter for adapter, _ in prompts], attend.sizes)
+        hidden = self.team.hidden(attend.ids, attend.position_ids, attend, routing)
         logits = self.team.logits(hidden[0, attend.last])[source]
 
         rows = self.rows
