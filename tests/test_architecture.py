@@ -54,6 +54,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "engines": Room(marft=frozenset({"types", "config", "models"}), lazily=True),
     "engines.local": Room(marft=frozenset({"types", "config", "models"}), libraries=frozenset({"torch"})),
+    "engines.cache": Room(marft=frozenset({"models"}), libraries=frozenset({"torch"})),
     "engines.sampling": Room(libraries=frozenset({"torch"})),
     "algorithms": Room(libraries=frozenset({"torch"})),
     "algorithms.credit": Room(marft=frozenset({"types"}), libraries=frozenset({"torch"})),

@@ -6,9 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from marft.engines.sampling import draw, truncate, uniform
+from marft.engines.sampling import draw, temper, truncate, uniform
 
 WORD = (1 << 64) - 1
+
+
+def draw_at(logits: Tensor, temperature: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    return draw(temper(logits, temperature), temperature == 0, numbers)
 
 
 def splitmix(seed: int, step: int) -> float:
@@ -64,7 +68,7 @@ def test_draws_follow_the_tempered_softmax(temperature: float) -> None:
     n = 20_000
     logits = torch.tensor([2.0, 0.0, -1.0, 1.0, 0.5])
     numbers = uniform(torch.arange(n), torch.zeros(n, dtype=torch.int64))
-    tokens, logprobs = draw(logits.expand(n, 5), torch.full((n,), temperature), numbers)
+    tokens, logprobs = draw_at(logits.expand(n, 5), torch.full((n,), temperature), numbers)
     chances = (logits / temperature).softmax(0)
     counts = torch.bincount(tokens, minlength=5)
     assert float(((counts - n * chances) ** 2 / (n * chances)).sum()) < 24  # chi-square, 4 degrees: 1 in 10,000
@@ -73,7 +77,7 @@ def test_draws_follow_the_tempered_softmax(temperature: float) -> None:
 
 def test_each_row_has_its_own_settings() -> None:
     logits = torch.tensor([[0.0, 1.0, 0.5]]).expand(3, 3)
-    tokens, logprobs = draw(logits, torch.tensor([0.0, 1.0, 0.1]), torch.tensor([0.0, 0.0, 0.0]).double())
+    tokens, logprobs = draw_at(logits, torch.tensor([0.0, 1.0, 0.1]), torch.tensor([0.0, 0.0, 0.0]).double())
     assert tokens.tolist() == [1, 0, 0]
     expected = [0.0, float(logits[0].log_softmax(0)[0]), float((logits[0] / 0.1).log_softmax(0)[0])]
     assert logprobs.tolist() == pytest.approx(expected)
@@ -83,7 +87,7 @@ def test_each_row_has_its_own_settings() -> None:
     ("number", "token"), [(0.0, 0), (0.0999, 0), (0.1001, 1), (0.3999, 1), (0.4001, 2), (0.999999, 2)]
 )
 def test_a_number_falls_into_its_interval(number: float, token: int) -> None:
-    tokens, logprobs = draw(row(0.1, 0.3, 0.6), torch.ones(1), torch.tensor([number]).double())
+    tokens, logprobs = draw_at(row(0.1, 0.3, 0.6), torch.ones(1), torch.tensor([number]).double())
     assert int(tokens) == token
     assert float(logprobs) == pytest.approx(math.log([0.1, 0.3, 0.6][token]), abs=1e-6)
 
@@ -91,7 +95,7 @@ def test_a_number_falls_into_its_interval(number: float, token: int) -> None:
 def test_the_last_number_before_one_stays_in_the_vocabulary() -> None:
     almost = torch.full((200,), 1 - 2.0**-53, dtype=torch.float64)
     logits = torch.randn(200, 977, generator=torch.Generator().manual_seed(0)) * 4
-    tokens, logprobs = draw(logits, torch.ones(200), almost)
+    tokens, logprobs = draw_at(logits, torch.ones(200), almost)
     assert tokens.max() < 977
     assert torch.isfinite(logprobs).all()
 
@@ -99,14 +103,14 @@ def test_the_last_number_before_one_stays_in_the_vocabulary() -> None:
 @pytest.mark.parametrize("number", [0.0, 1 - 2.0**-53])
 def test_a_token_without_mass_is_never_drawn(number: float) -> None:
     logits = torch.tensor([[-math.inf, 0.0, -math.inf, 1.0, -math.inf]])
-    tokens, logprobs = draw(logits, torch.ones(1), torch.tensor([number]).double())
+    tokens, logprobs = draw_at(logits, torch.ones(1), torch.tensor([number]).double())
     assert int(tokens) == (1 if number == 0 else 3)
     assert torch.isfinite(logprobs).all()
 
 
 def test_greedy_takes_the_likeliest_with_certainty() -> None:
     logits = torch.randn(50, 30, generator=torch.Generator().manual_seed(0))
-    tokens, logprobs = draw(logits, torch.zeros(50), torch.rand(50).double())
+    tokens, logprobs = draw_at(logits, torch.zeros(50), torch.rand(50).double())
     assert torch.equal(tokens, logits.argmax(-1))
     assert not logprobs.any()
 
@@ -156,6 +160,15 @@ def test_a_row_without_truncation_is_left_as_it_is() -> None:
 def test_logprobs_are_those_of_the_truncated_distribution() -> None:
     cut = truncate(row(0.1, 0.3, 0.4, 0.2), torch.tensor([0]), torch.tensor([0.6]))
     for number, token, chance in ((0.0, 1, 3 / 7), (0.42, 1, 3 / 7), (0.44, 2, 4 / 7), (0.99, 2, 4 / 7)):
-        tokens, logprobs = draw(cut, torch.ones(1), torch.tensor([number]).double())
+        tokens, logprobs = draw_at(cut, torch.ones(1), torch.tensor([number]).double())
         assert int(tokens) == token
         assert float(logprobs) == pytest.approx(math.log(chance), abs=1e-6)
+
+
+def test_the_nucleus_is_that_of_the_tempered_distribution() -> None:
+    """p = (0.6, 0.3, 0.1): at temperature 1 a nucleus of 0.55 keeps one token. At temperature 2 the chances go with the
+    square roots, (0.473, 0.334, 0.193), and the same nucleus keeps two."""
+    logits = torch.tensor([[0.6, 0.3, 0.1]]).log()
+    for temperature, kept in ((1.0, 1), (2.0, 2)):
+        cut = truncate(temper(logits, torch.tensor([temperature])), torch.tensor([0]), torch.tensor([0.55]))
+        assert int(cut.isfinite().sum()) == kept

@@ -26,6 +26,8 @@ class Attend(Protocol):
 
 
 def dispatch(module: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: None, **kwargs: Any) -> tuple[Tensor, None]:
+    if kwargs.get("softcap") or kwargs.get("s_aux") is not None:
+        raise ValueError("attention with a soft cap or sinks is not supported")
     attend: Attend = kwargs["attend"]
     return attend(module.layer_idx, q, k, v, kwargs.get("scaling") or q.shape[-1] ** -0.5), None
 
