@@ -16,6 +16,7 @@ EVERYTHING = frozenset(
     {
         "types",
         "version",
+        "threads",
         "config",
         "game",
         "envs",
@@ -43,6 +44,7 @@ class Room:
 ROOMS: Mapping[str, Room] = {
     "types": Room(),
     "version": Room(),
+    "threads": Room(),
     "config": Room(marft=frozenset({"types"}), libraries=frozenset({"yaml", "omegaconf", "pydantic"})),
     "game": Room(marft=frozenset({"types", "config"})),
     "envs": Room(marft=frozenset({"types", "config", "game"}), lazily=True),

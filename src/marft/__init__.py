@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marft.envs.base import Environment
+from marft.threads import rest_soon
 from marft.types import Episode, MarftError, Message, Reward, Task, Turn
 from marft.version import __version__
 
@@ -29,6 +30,7 @@ def train(
     `source` is a recipe or a YAML file; `settings` are config sections laid over it (`model="nano"`,
     `algorithm="grpo"`, `train={"iterations": 5}`); `workflow` may be an async function; `agents` replaces the team.
     """
+    rest_soon()
     from marft.config import merge_settings, parse, read_source
     from marft.game.workflows import check_workflow
     from marft.training.start import next_path, start_run

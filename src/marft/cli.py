@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from marft.threads import rest_soon
 from marft.types import MarftError
 from marft.version import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0: success; 2: the user's mistake, one line; 1: anything else."""
-    # Idle OpenMP threads sleep instead of spinning: a busy core beside us would otherwise slow training tenfold.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    rest_soon()
     try:
         arguments = parse_arguments(argv)
         result: int = arguments.command(arguments)
