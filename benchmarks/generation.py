@@ -13,14 +13,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does: spinning threads measure the neighbours
+from marft.threads import rest_soon
+
+rest_soon()  # as the command line does, and before torch is loaded
 
 import torch
 from peft import PeftModel

@@ -85,7 +85,7 @@ def plot(runs: list[dict[str, Any]], path: Path) -> None:
         xlabel="iteration",
         ylabel="team reward",
         ylim=(0, 1),
-        title="planner → solver, embedded nano model, two CPU cores",
+        title="planner → solver on the embedded nano model",
     )
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right", frameon=False)

@@ -118,7 +118,10 @@ def test_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         ("train env.name=toys:NoTasks", "environment.tasks('test') is empty"),
         ("train env.name=toys:Breaks env.method=tasks", "environment.tasks('test') raised RuntimeError: out of paper"),
         ("train env.name=toys:Echo team.workflow=toys:nobody eval.tasks=0", "nobody acted in any episode"),
-        ("train env.name=toys:Echo team.workflow=toys:stranger", "game.act('stranger'); the team has planner, solver"),
+        (
+            "train env.name=toys:Echo team.workflow=toys:stranger",
+            "names 'stranger' in game.act; the team has planner, solver",
+        ),
         ("train a b", "one config at a time: 'a' or 'b'"),
         ("train --at 3", "--at goes with --resume"),
         ("train --resume", "--resume needs --run DIR"),
@@ -259,7 +262,7 @@ def test_an_interrupt_is_one_line(
     monkeypatch.setattr(Trainer, "iterate", interrupt)
     assert main(["train", *ECHO, "eval.tasks=0", "--run", str(tmp_path / "run")]) == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("marft: interrupted; marft train --resume --run")
+    assert line.startswith("marft: interrupted; a run goes on from its last checkpoint with --resume --run")
 
 
 def test_runs_are_numbered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -270,12 +273,12 @@ def test_runs_are_numbered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 
 def test_in_a_process_of_its_own(tmp_path: Path) -> None:
-    """From the shell: words before and after options, an environment on PYTHONPATH, exit codes, a clean stderr."""
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    """From the shell: words before and after options, an environment in the working directory, exit codes, a clean stderr."""
+    shutil.copy(Path(__file__).parent / "toys.py", tmp_path)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def marft(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "marft.cli", *arguments]
+        command = [str(Path(sys.executable).parent / "marft"), *arguments]
         return subprocess.run(
             command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False, timeout=120
         )
@@ -290,6 +293,24 @@ def test_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert (wrong.returncode, wrong.stdout, len(wrong.stderr.splitlines())) == (2, "", 1)
 
 
+def test_another_base_model_is_refused(fails: Fails, copy: Path) -> None:
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["model"]["fingerprint"] = "another"
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    for command in (["eval", copy], ["train", "--resume", "--run", copy]):
+        assert "is not the one that" in fails(*command)
+
+
+def test_a_folder_does_not_hide_a_recipe(fails: Fails) -> None:
+    Path("gsm8k").mkdir()
+    assert "holds no gsm8k_test.jsonl" in fails("eval", "gsm8k", "model=nano")
+    assert "there is no run and no config in runs/duo-9" in fails("eval", "runs/duo-9")
+
+
+def test_a_setting_an_environment_needs(fails: Fails) -> None:
+    assert fails("train", "env=gsm8k") == "env.path is missing; gsm8k needs it"
+
+
 # --- eval, play, export -----------------------------------------------------------------------------------------------
 def evaluated(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, object]:
     capsys.readouterr()
@@ -301,7 +322,7 @@ def evaluated(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[st
 def test_defect_13_eval_of_a_run_plays_its_trained_team(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The very figures of the summary; others once the adapters are changed; and an error where they are missing."""
     summary = json.loads((copy / "summary.json").read_text())
-    after = {key: value for key, value in summary["after"].items() if key != "iteration"}
+    after = {key: value for key, value in summary["after"].items() if key not in ("iteration", "settings")}
     assert evaluated(capsys, copy) == after
     assert main(["eval", str(copy)]) == 0
     assert f"accuracy {after['accuracy']:.3f}" in capsys.readouterr().out

@@ -2,8 +2,8 @@
 
 Every conversation is one turn as an agent of a team would see it: its role, the task, what others said, and its reply.
 Replies have bad habits, and the habits depend on the task: plans of chains with a multiplication mostly lose their last
-step, and solvers mostly guess when the start value is large. So the untrained team is right about a third of the time,
-sampled or greedy, and reinforcement learning has something to find. Only chains of the train split occur.
+step, and solvers mostly guess when the start value is large. So the untrained team is right about a third of the time
+(a fifth when it decodes greedily), and reinforcement learning has something to find. Only chains of the train split occur.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ from marft.version import __version__
 def main(argv: Sequence[str] | None = None) -> int:
     """0: success; 2: the user's mistake, one line; 1: anything else."""
     rest_soon()
+    if "" not in sys.path:  # the user's own environments and workflows lie where the command is given
+        sys.path.insert(0, "")
     try:
         arguments = parse_arguments(argv)
         result: int = arguments.command(arguments)
@@ -26,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"marft: {' '.join(str(error).split())}", file=sys.stderr)  # it may quote a user's many lines
         return 2
     except KeyboardInterrupt:
-        print("marft: interrupted; marft train --resume --run DIR goes on from the last checkpoint", file=sys.stderr)
+        print("marft: interrupted; a run goes on from its last checkpoint with --resume --run DIR", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader of our output has gone, as `marft recipes | head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -135,7 +137,7 @@ def describe(row: dict[str, Any]) -> str:
     lines.append(f"reward   {row['reward']:.3f}")
     lines += [f"{agent}: {tokens:.1f} tokens a turn" for agent, tokens in row["tokens"].items()]
     if row["failed"]:
-        lines.append(f"{row['failed']} episodes failed")
+        lines.append(f"{row['failed']} episodes failed; the first: {row['first_error']}")
     return "\n".join(lines)
 
 

@@ -6,6 +6,7 @@ One fact, one field. An unknown key, a wrong type or a combination without meani
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -223,6 +224,8 @@ class Config(Section):
             raise ValueError("train.samples: grpo compares samples of one task, so it needs at least 2")
         if grouped and (self.critic.warmup or self.critic.lr):
             raise ValueError("critic: grpo has no critic; drop critic.warmup and critic.lr")
+        if self.critic.warmup >= self.train.iterations:
+            raise ValueError("critic.warmup: the agents would never learn; lower it or raise train.iterations")
         if self.train.minibatches > self.train.tasks * self.train.samples:
             raise ValueError("train.minibatches: more minibatches than episodes; lower it or raise train.tasks")
         return self
@@ -256,6 +259,8 @@ def read_source(source: str) -> dict[str, Any]:
         except OSError as error:
             raise MarftError(f"cannot read {path}: {error.strerror}") from None
     known = recipes()
+    if source not in known and os.sep in source:
+        raise MarftError(f"there is no run and no config in {source}; give a run's folder, a .yaml file or a recipe")
     if source not in known:
         raise MarftError(
             f"unknown recipe {source!r}{nearest(source, known)}; 'marft recipes' lists them, or give a .yaml file"

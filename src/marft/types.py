@@ -122,3 +122,4 @@ class Episode:
     ended: Ended = "terminated"
     error: str | None = None  # why it failed
     cut_before: str | None = None  # who would have acted next, had the limit of turns not cut it off
+    cut_shown: str = ""  # and what the environment would have shown then

@@ -39,7 +39,7 @@ def test_built_in_and_ones_own() -> None:
         ("arithmetic", {"levl": 3}, "unknown key 'env.levl'; settings of arithmetic: level"),
         ("toys:NoTasks", {"sizes": 3}, "unknown key 'env.sizes'; settings of toys:NoTasks: size"),
         ("arithmetic", {"level": 99}, "env: level must be a whole number in 1…8, not 99"),
-        ("gsm8k", {}, "env: "),
+        ("gsm8k", {}, "env.path is missing; gsm8k needs it"),
         ("toys:NeedsFile", {}, "env: the data is missing"),
     ],
 )

@@ -205,7 +205,7 @@ def test_parallel_turns_come_in_the_teams_order_whoever_is_first() -> None:
 
     async def workflow(game: Game) -> None:
         made = await game.act("c", "b", "a")
-        assert [turn.agent for turn in made] == ["a", "b", "c"]
+        assert [turn.agent for turn in made] == ["c", "b", "a"]  # as asked for
 
     engine = Slow(says_its_name)
     episode = run(team("a", "b", "c"), workflow, engine=engine)
@@ -272,8 +272,16 @@ def test_two_acts_at_once_are_refused() -> None:
         run(team("a", "b"), overlapping, engine=Slow(says_its_name))
 
 
+def test_seeing_somebody_who_is_not_on_the_team() -> None:
+    async def workflow(game: Game) -> None:
+        await game.act("a", sees=["plannr"])
+
+    with pytest.raises(MarftError, match=r"names 'plannr' in game\.act"):
+        run(team("a", "b"), workflow)
+
+
 def test_an_agent_that_is_not_on_the_team() -> None:
-    with pytest.raises(MarftError, match=r"game\.act\('stranger'\); the team has a, b"):
+    with pytest.raises(MarftError, match=r"names 'stranger' in game\.act; the team has a, b"):
         run(team("a", "b"), toys.stranger)
 
 

@@ -173,7 +173,7 @@ def test_evaluation_in_between_and_tensorboard(train: Train) -> None:
     found = rows(run / "metrics.jsonl")
     assert all(row["eval"]["tasks"] == 4 for row in found)
     after = json.loads((run / "summary.json").read_text())["after"]
-    assert found[-1]["eval"] == {key: value for key, value in after.items() if key != "iteration"}
+    assert found[-1]["eval"] == {key: value for key, value in after.items() if key not in ("iteration", "settings")}
     assert adapters(run, 2) == adapters(plain, 2)  # looking changes nothing
     [events] = (run / "tensorboard").iterdir()
     assert events.name.startswith("events.out.tfevents")
@@ -197,8 +197,10 @@ def test_failed_episodes_are_left_out(train: Train) -> None:
     found = rows(run / "metrics.jsonl")
     assert any(row["failed"] for row in found)
     written = rows(run / "episodes.jsonl")
-    assert all(row["ended"] == "terminated" for row in written)
-    assert len(written) == sum(10 - row["failed"] for row in found)
+    failed = [row for row in written if row["ended"] == "failed"]
+    assert len(failed) == sum(row["failed"] for row in found)
+    assert all("raised" in row["error"] and "advantages" not in str(row["turns"]) for row in failed)
+    assert len(written) - len(failed) == sum(10 - row["failed"] for row in found)
 
 
 def test_no_task_comes_twice_before_all_came_once(train: Train) -> None:
@@ -282,6 +284,7 @@ def test_training_from_python(tmp_path: Path) -> None:
     assert summary["iterations"] == 1
     assert summary["after"]["tasks"] == 2
     assert main(["train", "--resume", "--run", str(tmp_path / "run")]) == 2  # not silently as `sequential`
+    assert marft.train(run=tmp_path / "run", workflow=debate, resume=True) == summary
     for row in rows(tmp_path / "run" / "episodes.jsonl"):
         pro, con, judge = row["turns"]
         assert (pro["agent"], con["agent"], judge["agent"]) == ("pro", "con", "judge")
@@ -307,3 +310,11 @@ def test_the_embedded_environment_trains_too(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert main(["train", *TINY, "eval.tasks=0", "train.iterations=1", "--run", str(run)]) == 0
     assert rows(run / "episodes.jsonl")[0]["task"].startswith("arithmetic/train/2/")
+
+
+def test_a_task_that_comes_twice_in_an_iteration_is_sampled_afresh(train: Train) -> None:
+    """Five tasks, ten drawn: every episode has its own luck."""
+    run = train("env.size=5", "train.tasks=10", "train.samples=2", "train.iterations=1", "track.episodes=20")
+    episodes = rows(run / "episodes.jsonl")
+    assert len(episodes) == 20
+    assert len({(row["task"], row["sample"]) for row in episodes}) == 20

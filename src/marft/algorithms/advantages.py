@@ -88,5 +88,6 @@ def whiten(advantages_N: Tensor, agents_N: Tensor) -> Tensor:
     for agent in agents_N.unique():
         own = agents_N == agent
         entries = advantages_N[own].double()  # so that equal entries have no spread by rounding
-        whitened[own] = ((entries - entries.mean()) / entries.std(correction=0).clamp(min=1e-8)).to(whitened)
+        floor = 1e-8 + 1e-5 * float(entries.abs().max())  # a spread below it is rounding
+        whitened[own] = ((entries - entries.mean()) / entries.std(correction=0).clamp(min=floor)).to(whitened)
     return whitened

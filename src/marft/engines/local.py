@@ -187,11 +187,11 @@ class LocalEngine:
             return
         last = rows.ids[:n].gather(1, rows.count[:n, None] - 1)[:, 0]
         ended = torch.isin(last, self.ends)
-        done = (ended | (rows.count[:n] >= rows.limit[:n])).nonzero()[:, 0].tolist()
+        finished = (ended | (rows.count[:n] >= rows.limit[:n])).nonzero()[:, 0]
+        done = finished.tolist()
         if not done:
             return
-        for row in done:
-            self._answer(row, bool(ended[row]))
+        self._answer(finished, ended[finished])
         gone = set(done)
         left = n - len(done)
         holes = [row for row in done if row < left]
@@ -204,18 +204,21 @@ class LocalEngine:
                 self.live[hole] = self.live[mover]
         del self.live[left:]
 
-    def _answer(self, row: int, ended: bool) -> None:
-        _, future = self.live[row]
-        count = int(self.rows.count[row])
-        ids = self.rows.ids[row, :count].tolist()
-        text = self.team.tokenizer.decode(ids[:-1] if ended else ids, skip_special_tokens=True)
-        if not future.done():
+    def _answer(self, finished: Tensor, ended: Tensor) -> None:
+        """Hand each finished row's tokens to whoever asked; what all rows hold is read from the device at once."""
+        rows = self.rows
+        columns = (finished, rows.count[finished], rows.ids[finished], rows.logprobs[finished], ended)
+        for row, count, ids, logprobs, stopped in zip(*(column.tolist() for column in columns), strict=True):
+            _, future = self.live[row]
+            if future.done():  # whoever asked has gone
+                continue
+            said = ids[: count - 1] if stopped else ids[:count]
             future.set_result(
                 Completion(
-                    text=text,
-                    token_ids=tuple(ids),
-                    logprobs=tuple(self.rows.logprobs[row, :count].tolist()),
-                    finish="stop" if ended else "length",
+                    text=self.team.tokenizer.decode(said, skip_special_tokens=True),
+                    token_ids=tuple(ids[:count]),
+                    logprobs=tuple(logprobs[:count]),
+                    finish="stop" if stopped else "length",
                     version=self.version,
                 )
             )

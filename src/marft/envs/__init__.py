@@ -30,6 +30,9 @@ def make_env(name: str, settings: Mapping[str, Any]) -> Environment[Any]:
         if key not in parameters:
             known = ", ".join(parameters) or "none"
             raise MarftError(f"unknown key 'env.{key}'; settings of {name}: {known}")
+    for key, parameter in parameters.items():
+        if parameter.default is parameter.empty and key not in settings and parameter.kind != parameter.VAR_KEYWORD:
+            raise MarftError(f"env.{key} is missing; {name} needs it")
     try:
         return kind(**settings)
     except MarftError:

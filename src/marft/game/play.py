@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Protocol
 
@@ -66,17 +66,18 @@ class Game:
         self._state = self._ask("reset", task)
 
     async def act(self, *names: str, sees: Sequence[str] | None = None) -> tuple[Turn, ...]:
-        """The named agents act at once: none sees what the others say in this call. `sees` overrides their profiles."""
+        """The named agents act at once: none sees what the others say in this call. `sees` overrides their profiles.
+
+        Their turns come back in the order of `names`; the episode records them in the team's order.
+        """
         if self._acting:
             raise MarftError("the workflow calls game.act while another is under way; name both agents in one call")
         if len(self.turns) + len(names) > MAX_TURNS:
             raise CutOff(names[0])
-        for name in names:
+        for name in (*names, *(sees or ())):
             if name not in self.team:
-                raise MarftError(f"the workflow calls game.act({name!r}); the team has {', '.join(self.team)}")
-        shown = self._ask("observe", self._state)
-        if not isinstance(shown, str):
-            raise HostileError(f"environment.observe returned {type(shown).__name__}, not str")
+                raise MarftError(f"the workflow names {name!r} in game.act; the team has {', '.join(self.team)}")
+        shown = self.shown()
         ordered = sorted(names, key=list(self.team).index) if len(names) > 1 else names
         start = len(self.turns)
         spoken = [*(turn.agent for turn in self.turns), *ordered]
@@ -84,12 +85,21 @@ class Game:
             self._move(self.team[name], k, spoken[:k].count(name), shown, sees) for k, name in enumerate(ordered, start)
         ]
         self._acting = True
-        made = (await moves[0],) if len(moves) == 1 else tuple(await asyncio.gather(*moves))
-        self._acting = False
+        try:
+            made = (await moves[0],) if len(moves) == 1 else tuple(await asyncio.gather(*moves))
+        finally:
+            self._acting = False
         for turn in made:
             self._state = self._ask("transition", self._state, turn)
             self.turns.append(turn)
-        return made
+        return tuple(sorted(made, key=lambda turn: names.index(turn.agent)))
+
+    def shown(self) -> str:
+        """What the environment shows every agent at this moment."""
+        shown = self._ask("observe", self._state)
+        if not isinstance(shown, str):
+            raise HostileError(f"environment.observe returned {type(shown).__name__}, not str")
+        return shown
 
     def reward(self) -> Reward:
         """What the present state is worth; a reward that is no finite number is the environment's failure."""
@@ -99,7 +109,9 @@ class Game:
         for number in (reward.team, *reward.turns.values()):
             if not isinstance(number, Real) or not math.isfinite(number):
                 raise HostileError(f"the environment's reward is {number}, not a finite number")
-        return reward
+        correct = None if reward.correct is None else bool(reward.correct)
+        turns = {k: float(number) for k, number in reward.turns.items()}
+        return replace(reward, team=float(reward.team), turns=turns, correct=correct)
 
     async def _move(self, agent: Agent, index: int, nth: int, shown: str, sees: Sequence[str] | None) -> Turn:
         visible = agent.sees if sees is None else tuple(sees)
@@ -140,6 +152,7 @@ async def play(
         return Episode(
             task=task, sample=sample, turns=tuple(turns), reward=game.reward(),
             ended="terminated" if cut_before is None else "cut_off", cut_before=cut_before,
+            cut_shown="" if cut_before is None else game.shown(),
         )  # fmt: skip
     except HostileError as error:
         return Episode(

@@ -26,6 +26,10 @@ def find_workflow(name: str) -> Workflow:
     if name == "sequential":
         return sequential
     module, _, function = name.partition(":")
+    if module == "__main__" or "<locals>" in function:
+        raise MarftError(
+            f"team.workflow: {name!r} was given as a Python function; use marft.train(workflow=…, resume=True)"
+        )
     try:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: `:f`, `..module:f`

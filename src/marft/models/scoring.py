@@ -42,10 +42,16 @@ def hidden_states(team: TeamModel, spans: Sequence[Span]) -> Tensor:
     return picked
 
 
-def logprobs(team: TeamModel, hidden_ND: Tensor, tokens_N: Tensor, temperature_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-prob of each token under the distribution it was sampled from, and the entropy there."""
+def logprobs(
+    team: TeamModel, hidden_ND: Tensor, tokens_N: Tensor, temperature_N: Tensor, *, entropy_trains: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Log-prob of each token under the distribution it was sampled from, and the entropy there.
+
+    The entropy keeps its graph only where it is trained: it would hold two more tensors of vocabulary width.
+    """
     full_NV = (team.logits(hidden_ND) / temperature_N[:, None]).log_softmax(-1)
-    entropy_N = -(full_NV.exp() * full_NV).sum(-1)
+    with torch.set_grad_enabled(entropy_trains and torch.is_grad_enabled()):
+        entropy_N = -(full_NV.exp() * full_NV).sum(-1)
     return full_NV.gather(1, tokens_N[:, None]).squeeze(1), entropy_N
 
 

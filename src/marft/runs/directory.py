@@ -79,6 +79,14 @@ class RunDirectory:
         except MarftError as error:
             raise MarftError(f"{path} is not a config of this version: {error}; choose another --run") from error
 
+    def manifest(self) -> dict[str, Any]:
+        path = self.path / "manifest.json"
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise MarftError(f"cannot read {path}: {error}; choose another --run") from error
+        return found
+
     def check_same(self, config: Config) -> None:
         """A resumed run goes on with `config`, which may differ from the old one only in what is `FREE`."""
         old = self.config()

@@ -12,9 +12,9 @@ from marft.runs.directory import RunDirectory
 from marft.types import MarftError
 
 
-def checkpoint_folder(run: RunDirectory, at: int | None, checkpoints: Checkpoints | None = None) -> Path:
+def checkpoint_folder(run: RunDirectory, at: int | None) -> Path:
     """The newest checkpoint of a run that is whole, or that of iteration `at`."""
-    kept = checkpoints or Checkpoints(run.path / "checkpoints", run.config().checkpoint.keep)
+    kept = Checkpoints(run.path / "checkpoints", run.config().checkpoint.keep)
     warnings: list[str] = []
     found = kept.newest_valid(warnings.append, at)
     if found is None:

@@ -68,7 +68,7 @@ def build_batch(
                 state = central_state(task=task, shown=turn.shown, turns=said[:k], next_agent=turn.agent)
                 states.append(encode_state(state))
             if episode.cut_before is not None:
-                state = central_state(task=task, shown=said[-1].shown, turns=said, next_agent=episode.cut_before)
+                state = central_state(task=task, shown=episode.cut_shown, turns=said, next_agent=episode.cut_before)
                 cut_states[e] = encode_state(state)
     return Batch(
         episodes=tuple(episodes),

@@ -51,8 +51,8 @@ def evaluate(table: Table, settings: EvalSettings, seed: int) -> dict[str, Any]:
     """Mean reward and accuracy on the first held-out tasks. The same seed asks the same questions with the same luck."""
     tasks = tasks_of(table.env, "test")
     chosen = [tasks[i] for i in range(min(settings.tasks, len(tasks)))]
-    quiet = {name: with_settings(agent, settings) for name, agent in table.team.items()}
-    episodes = asyncio.run(replace(table, team=quiet).episodes([(t, 0) for t in chosen], f"{seed}/eval"))
+    team = {name: with_settings(agent, settings) for name, agent in table.team.items()}
+    episodes = asyncio.run(replace(table, team=team).episodes([(t, 0) for t in chosen], f"{seed}/eval"))
     return summarise(episodes)
 
 
@@ -76,6 +76,8 @@ def summarise(episodes: Sequence[Episode]) -> dict[str, Any]:
         "failed": sum(e.ended == "failed" for e in episodes),
         "tokens": {agent: sum(n) / len(n) for agent, n in lengths.items()},
     }
+    if row["failed"]:
+        row["first_error"] = next(e.error for e in episodes if e.ended == "failed")
     if any(e.reward.correct is not None for e in episodes):
         right = sum(bool(e.reward.correct) for e in graded)
         row["accuracy"] = right / len(graded)

@@ -189,7 +189,8 @@ class Learner:
             x.to(device) for x in (batch.old_N[rows], estimate.advantages_N[rows], weight_J[turn])
         )
         temperature = batch.temperature_K[turns_J][turn].to(device)
-        new, entropy = logprobs(self.team, hidden, batch.tokens_N[rows].to(device), temperature)
+        tokens, bonus = batch.tokens_N[rows].to(device), self.settings.entropy > 0
+        new, entropy = logprobs(self.team, hidden, tokens, temperature, entropy_trains=bonus)
         words = batch.words_K[turns_J].to(device)
         surrogate = self.algorithm.surrogate(new, old, advantages, weight, turn.to(device), words)
         loss = surrogate.loss
@@ -226,8 +227,15 @@ class Learner:
 
     def _critic_span(self, batch: Batch, k: int) -> Span:
         if self.algorithm.values_at == "token":
-            return action_span(self.critic, batch.states[k], batch.turns[k].completion.token_ids)
-        return Span(adapter=self.critic, ids=batch.states[k], asked=1)
+            span = action_span(self.critic, batch.states[k], batch.turns[k].completion.token_ids)
+        else:
+            span = Span(adapter=self.critic, ids=batch.states[k], asked=1)
+        if len(span.ids) > self.team.longest:
+            raise MarftError(
+                f"the critic's view of an episode has {len(span.ids)} tokens, the model reads {self.team.longest}; "
+                "lower max_tokens of the agents or use an algorithm without a critic"
+            )
+        return span
 
     def _present(self, batch: Batch, turns_J: Tensor, policy: bool) -> list[str]:
         """Who has samples in this minibatch, and so a gradient."""

@@ -53,6 +53,20 @@ def agent_metrics(
     return row
 
 
+def failed_rows(episodes: Sequence[Episode], iteration: int, count: int) -> Iterator[dict[str, Any]]:
+    """The first `count` failed episodes: what was said until then, and why they failed."""
+    for episode in [episode for episode in episodes if episode.ended == "failed"][:count]:
+        yield {
+            "iteration": iteration,
+            "task": episode.task.id,
+            "prompt": episode.task.prompt,
+            "sample": episode.sample,
+            "ended": episode.ended,
+            "error": episode.error,
+            "turns": [{"agent": turn.agent, "text": turn.text} for turn in episode.turns],
+        }
+
+
 def episode_rows(batch: Batch, advantages_N: Tensor, iteration: int, count: int) -> Iterator[dict[str, Any]]:
     """The first `count` episodes whole: what every agent saw and said, and what came of it."""
     starts, k = batch.starts_K.tolist(), 0

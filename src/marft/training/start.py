@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from marft.config import Config, load_config, merge, parse
+from marft.config import Config, load_config, merge, parse, recipes
 from marft.envs import tasks_of
 from marft.game.workflows import Workflow
 from marft.runs.directory import RunDirectory
@@ -31,19 +31,24 @@ SLACK = 64 << 20  # bytes kept free beside the checkpoints
 
 def start_run(config: Config, path: Path, workflow: Workflow | None = None) -> dict[str, Any]:
     """Train from the beginning; the summary."""
+    run = RunDirectory(path)
+    if run.exists():  # before the model is loaded, or even fetched
+        raise MarftError(run.taken(config))
     parts = assemble(config, workflow)
     begin_from(config, parts)
     run = RunDirectory.create(path, config, manifest(config, parts), needed=room(config, parts))
     return go(config, parts, run)
 
 
-def resume_run(path: Path, overrides: Sequence[str], at: int | None) -> dict[str, Any]:
+def resume_run(
+    path: Path, overrides: Sequence[str], at: int | None = None, workflow: Workflow | None = None
+) -> dict[str, Any]:
     """Go on from the newest whole checkpoint, or from `at`."""
     run = RunDirectory.open(path)
     config = parse(merge(run.config().model_dump(mode="json"), overrides)) if overrides else run.config()
     run.check_same(config)
-    parts = assemble(config)
-    begin_from(config, parts)  # overwritten by any checkpoint; needed where the run died before its first
+    parts = assemble(config, workflow)
+    check_base(run, parts)
     require_space(path, room(config, parts))
     return go(config, parts, run, resume=True, at=at)
 
@@ -54,7 +59,9 @@ def go(
     with watcher(run.path) as watching:
         trainer = Trainer(config, parts, run, [], watching)
         if resume:
-            trainer.resume(lambda line: print(f"marft: warning: {line}", file=sys.stderr), at)
+            warn = lambda line: print(f"marft: warning: {line}", file=sys.stderr)  # noqa: E731
+            if not trainer.resume(warn, at):
+                begin_from(config, parts)  # the run died before its first checkpoint
         trainer.trackers = trackers(config, run.path, resumed=trainer.position.iteration if resume else None)
         try:
             summary = trainer.train()
@@ -67,10 +74,11 @@ def go(
 
 def seat(source: str | None, overrides: Sequence[str]) -> tuple[Config, Assembly]:
     """A team ready to play: trained, where `source` is a run's folder, else as it comes."""
-    if source is not None and Path(source).is_dir():
+    if source is not None and source not in recipes() and Path(source).is_dir():
         run = RunDirectory.open(Path(source))
         config = parse(merge(run.config().model_dump(mode="json"), overrides))
         parts = assemble(config)
+        check_base(run, parts)
         load_adapters(checkpoint_folder(run, None), parts.learner)
         return config, parts
     config = load_config(source, overrides)
@@ -104,6 +112,16 @@ def begin_from(config: Config, parts: Assembly) -> None:
     if config.init_from:
         run = RunDirectory(Path(config.init_from))
         initial_adapters(config.init_from, parts.learner, checkpoint_folder(run, None) if run.exists() else None)
+
+
+def check_base(run: RunDirectory, parts: Assembly) -> None:
+    """A run's adapters mean nothing on another base model."""
+    base = run.manifest()["model"]
+    if base["fingerprint"] != parts.fingerprint:
+        raise MarftError(
+            f"model {base['name']!r} is not the one that {run.path} was trained on: its weights or its dtype differ; "
+            "give the same model, device and dtype"
+        )
 
 
 def next_path(name: str) -> Path:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +21,7 @@ from marft.runs.tracking import Tracker, flatten
 from marft.training.batch import Batch, build_batch
 from marft.training.compose import CREDITS, Assembly, eval_settings
 from marft.training.evaluation import evaluate
-from marft.training.records import agent_metrics, episode_rows
+from marft.training.records import agent_metrics, episode_rows, failed_rows
 from marft.training.saving import Position, read_checkpoint, task_order, write_checkpoint
 from marft.types import Episode, MarftError, Task
 
@@ -45,7 +47,8 @@ class Trainer:
     def train(self) -> dict[str, Any]:
         """All iterations that are still to do; the run's summary."""
         known = self.run.summary() or {}
-        if known.get("iterations") == self.position.iteration == self.config.train.iterations:
+        finished = known.get("iterations") == self.position.iteration == self.config.train.iterations
+        if finished and self.evaluated("after", known):
             return known  # a finished run, resumed: nothing to do
         started = time.perf_counter()
         self.evaluate("before")
@@ -77,20 +80,25 @@ class Trainer:
                 policy=self.policy_learns(),
                 generator=self.generator(),
             )
-        self.advance(batch)
+        tokens = {"rollout": int(batch.length_K.sum()), "update": self.trained(batch)}
+        self.advance(tokens)
         row = {
             "iteration": self.position.iteration,
             **agent_metrics(episodes, batch, estimate, values, statistics, self.position.version - 1),
-            "tokens": {"rollout": int(batch.length_K.sum()), "update": self.trained(batch)},
+            "tokens": tokens,
         }
         with self.timed("eval"):
             if self.config.eval.every and self.position.iteration % self.config.eval.every == 0:
                 row["eval"] = evaluate(self.parts.table, eval_settings(self.config), self.config.seed)
-        self.record({**row, "seconds": self.seconds}, batch, estimate.advantages_N)
+        self.record({**row, "seconds": self.seconds}, episodes, batch, estimate.advantages_N)
 
     def collect(self) -> list[Episode]:
         """One iteration's episodes: `samples` of each of the next `tasks` tasks."""
-        pairs = [(task, sample) for task in self.next_tasks() for sample in range(self.config.train.samples)]
+        pairs: list[tuple[Task, int]] = []
+        drawn: Counter[str] = Counter()  # a task that comes twice in one iteration is sampled afresh
+        for task in self.next_tasks():
+            pairs += [(task, drawn[task.id] + i) for i in range(self.config.train.samples)]
+            drawn[task.id] += self.config.train.samples
         seed = f"{self.config.seed}/train/{self.position.iteration}"
         episodes = asyncio.run(self.parts.table.episodes(pairs, seed))
         failed = [episode for episode in episodes if episode.ended == "failed"]
@@ -120,15 +128,15 @@ class Trainer:
             encode_state=self.parts.engine.encode if self.config.has_critic else None,
         )
 
-    def advance(self, batch: Batch) -> None:
+    def advance(self, tokens: Mapping[str, int]) -> None:
         self.parts.engine.version += 1
         p = self.position
         self.position = Position(
             iteration=p.iteration + 1,
             version=self.parts.engine.version,
             tasks_drawn=p.tasks_drawn + self.config.train.tasks,
-            tokens_generated=p.tokens_generated + int(batch.length_K.sum()),
-            tokens_trained=p.tokens_trained + self.trained(batch),
+            tokens_generated=p.tokens_generated + tokens["rollout"],
+            tokens_trained=p.tokens_trained + tokens["update"],
         )
 
     def trained(self, batch: Batch) -> int:
@@ -151,8 +159,12 @@ class Trainer:
     def generator(self) -> torch.Generator:
         return torch.Generator().manual_seed(seed_of(self.config.seed, "minibatches", self.position.iteration))
 
-    def record(self, row: dict[str, Any], batch: Batch, advantages_N: torch.Tensor) -> None:
-        self.run.append_episodes(episode_rows(batch, advantages_N, row["iteration"], self.config.track.episodes))
+    def record(
+        self, row: dict[str, Any], episodes: Sequence[Episode], batch: Batch, advantages_N: torch.Tensor
+    ) -> None:
+        count = self.config.track.episodes
+        self.run.append_episodes(episode_rows(batch, advantages_N, row["iteration"], count))
+        self.run.append_episodes(failed_rows(episodes, row["iteration"], count))
         self.run.append_metrics(row)
         for tracker in self.trackers:
             tracker.log(row["iteration"], flatten(row))
@@ -162,8 +174,8 @@ class Trainer:
         base, learner, position = self.config.model, self.parts.learner, self.position
         self.checkpoints.save(position.iteration, lambda folder: write_checkpoint(folder, learner, position, base))
 
-    def resume(self, warn: Callable[[str], None], at: int | None) -> None:
-        """Go back to the newest checkpoint that is whole (or to `at`), and forget what came after it."""
+    def resume(self, warn: Callable[[str], None], at: int | None) -> bool:
+        """Go back to the newest checkpoint that is whole (or to `at`), and forget what came after it; False: none is."""
         self.checkpoints.recover()
         found = self.checkpoints.newest_valid(warn, at)
         if found is not None:
@@ -171,16 +183,27 @@ class Trainer:
             self.parts.engine.version = self.position.version
         self.checkpoints.drop_after(self.position.iteration)
         self.run.truncate(self.position.iteration)
+        summary = self.run.summary() or {}
+        if summary.get("iterations", 0) > self.position.iteration:  # of the part that is forgotten
+            self.run.write_summary({when: row for when, row in summary.items() if when == "before"})
+        return found is not None
 
     def evaluate(self, when: str) -> None:
         """Before or after training; a figure that the summary already holds is not worked out again."""
         summary, done = self.run.summary() or {}, self.position.iteration
-        known = summary.get(when, {}).get("iteration") == done or (when == "before" and done > 0)
-        if known or not self.config.eval.tasks:
+        if self.evaluated(when, summary) or (when == "before" and done > 0):
             return
-        row = {"iteration": done, **evaluate(self.parts.table, eval_settings(self.config), self.config.seed)}
+        settings = eval_settings(self.config)
+        row = {"iteration": done, "settings": asdict(settings)}
+        row |= evaluate(self.parts.table, settings, self.config.seed)
         self.run.write_summary({**summary, when: row})
         self.watcher.evaluated(when, row)
+
+    def evaluated(self, when: str, summary: Mapping[str, Any]) -> bool:
+        """Whether there is nothing to evaluate, or the summary holds it already, of the same team in the same way."""
+        row, settings = summary.get(when, {}), asdict(eval_settings(self.config))
+        same = row.get("iteration") == self.position.iteration and row.get("settings") == settings
+        return same or not self.config.eval.tasks
 
     def summarise(self, seconds: float) -> dict[str, Any]:
         summary = self.run.summary() or {}
