@@ -6,13 +6,12 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from toys import ECHO, files, rows
 
 from marft.cli import main
@@ -21,14 +20,6 @@ SETTINGS = (
     *ECHO, "train.iterations=4", "checkpoint.every=2", "checkpoint.keep=2", "optimizer.warmup=3", "optimizer.decay=constant",
     "critic.warmup=1", "train.tasks=2", "eval.tasks=2", "team.agents.planner.max_tokens=3", "team.agents.solver.max_tokens=3",
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

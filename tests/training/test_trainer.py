@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 from toys import ECHO, TINY, files, rows
 
@@ -21,14 +20,6 @@ from marft.training.saving import task_order
 
 AGENT_KEYS = {"reward", "advantage_std", "kl", "clip_fraction", "entropy", "length", "grad_norm", "staleness"}
 Train = Callable[..., Path]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

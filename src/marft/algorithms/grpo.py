@@ -8,32 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from marft.algorithms.advantages import group_relative
-from marft.algorithms.experience import Estimate, Experience, Surrogate, ValuesAt
-from marft.algorithms.losses import Aggregation, token_surrogate, turn_weights
+from marft.algorithms.experience import Estimate, Experience, ValuesAt
+from marft.algorithms.token_level import TokenLevel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grpo:
+class Grpo(TokenLevel):
     std_floor: float
-    clip_low: float
-    clip_high: float
-    aggregation: Aggregation
     values_at: ValuesAt | None = None
 
     def estimate(self, experience: Experience) -> Estimate:
         advantages = group_relative(experience.score_K, experience.group_K, std_floor=self.std_floor)
         return Estimate(advantages_N=advantages[experience.turn_N], returns=None)
-
-    def weights(self, length_K: Tensor, agent_K: Tensor) -> Tensor:
-        return turn_weights(length_K, agent_K, self.aggregation)
-
-    def surrogate(
-        self, logprobs_N: Tensor, old_N: Tensor, advantages_N: Tensor, weight_N: Tensor, turn_N: Tensor, words_K: Tensor
-    ) -> Surrogate:
-        loss, clipped_N = token_surrogate(
-            logprobs_N, old_N, advantages_N, weight_N, low=self.clip_low, high=self.clip_high
-        )
-        return Surrogate(loss=loss, clipped_N=clipped_N)

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from marft.algorithms.advantages import token_gae, whiten
-from marft.algorithms.experience import Estimate, Experience, Surrogate, ValuesAt, to_rows
-from marft.algorithms.losses import Aggregation, token_surrogate, turn_weights
+from marft.algorithms.experience import Estimate, Experience, ValuesAt, to_rows
+from marft.algorithms.token_level import TokenLevel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MarftToken:
+class MarftToken(TokenLevel):
     lam: float
     token_gamma: float
     token_lam: float
     whiten: bool
-    clip_low: float
-    clip_high: float
-    aggregation: Aggregation
     values_at: ValuesAt | None = "token"
 
     def estimate(self, experience: Experience) -> Estimate:
@@ -41,14 +36,3 @@ class MarftToken:
         if self.whiten:
             advantages = whiten(advantages, experience.agent_K[turn_N])
         return Estimate(advantages_N=advantages, returns=returns)
-
-    def weights(self, length_K: Tensor, agent_K: Tensor) -> Tensor:
-        return turn_weights(length_K, agent_K, self.aggregation)
-
-    def surrogate(
-        self, logprobs_N: Tensor, old_N: Tensor, advantages_N: Tensor, weight_N: Tensor, turn_N: Tensor, words_K: Tensor
-    ) -> Surrogate:
-        loss, clipped_N = token_surrogate(
-            logprobs_N, old_N, advantages_N, weight_N, low=self.clip_low, high=self.clip_high
-        )
-        return Surrogate(loss=loss, clipped_N=clipped_N)

@@ -19,6 +19,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from marft.config import Config
+
 
 class Terminal:
     """Tells one run's story. Lines scroll; on a terminal a bar stays below them."""
@@ -28,6 +30,10 @@ class Terminal:
         self.started = time.perf_counter()
         self.first: int | None = None  # iteration after which this process began
         self.task: TaskID | None = None
+
+    def introduce(self, config: Config, device: str) -> None:
+        agents, what = ", ".join(config.team.agents), f"{config.env.name} with {config.model} on {device}"
+        self.say(f"{config.algorithm.name}: {agents}; {what}; run directory: {self.run}")
 
     def evaluated(self, when: str, row: dict[str, Any]) -> None:
         figure = "accuracy" if "accuracy" in row else "reward"
@@ -57,7 +63,7 @@ class Terminal:
         if before and after:
             figure = "accuracy" if "accuracy" in after else "reward"
             self.say(f"held-out {figure} {before[figure]:.3f} → {after[figure]:.3f} in {summary['seconds']:.0f} s")
-        self.say(f"run directory: {self.run}   (tensorboard --logdir {self.run})")
+        self.say(f"see it: tensorboard --logdir {self.run}   watch it play: marft play {self.run}")
 
     def say(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)

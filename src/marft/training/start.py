@@ -57,6 +57,7 @@ def go(
     config: Config, parts: Assembly, run: RunDirectory, *, resume: bool = False, at: int | None = None
 ) -> dict[str, Any]:
     with watcher(run.path) as watching:
+        watching.introduce(config, str(parts.team.device))
         trainer = Trainer(config, parts, run, [], watching)
         if resume:
             warn = lambda line: print(f"marft: warning: {line}", file=sys.stderr)  # noqa: E731
