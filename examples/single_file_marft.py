@@ -1,6 +1,6 @@
 """MARFT in one file: a planner and a solver, two LoRA adapters on one small model, learn chained arithmetic together.
 
-    python examples/single_file_marft.py --model src/marft/models/nano --iterations 3
+    python examples/single_file_marft.py --iterations 6
 
 (On a busy machine say OMP_NUM_THREADS=1 in front: threads that wait for each other cost more than they bring.)
 
@@ -36,10 +36,10 @@ class Args:
     level: int = 2  # a chain has level + 1 operations
     rank: int = 8
     alpha: float = 16.0
-    lr: float = 1e-3
+    lr: float = 3e-3
     grad_clip: float = 1.0
     epochs: int = 1
-    minibatches: int = 2  # optimizer steps per epoch
+    minibatches: int = 4  # optimizer steps per epoch
     temperature: float = 1.0
     gamma: float = 1.0  # from turn to turn
     lam: float = 0.95
