@@ -59,10 +59,8 @@ def go(
     with watcher(run.path) as watching:
         watching.introduce(config, str(parts.team.device))
         trainer = Trainer(config, parts, run, [], watching)
-        if resume:
-            warn = lambda line: print(f"marft: warning: {line}", file=sys.stderr)  # noqa: E731
-            if not trainer.resume(warn, at):
-                begin_from(config, parts)  # the run died before its first checkpoint
+        if resume and not trainer.resume(warn, at):
+            begin_from(config, parts)  # the run died before its first checkpoint
         trainer.trackers = trackers(config, run.path, resumed=trainer.position.iteration if resume else None)
         try:
             summary = trainer.train()
@@ -71,6 +69,10 @@ def go(
                 tracker.close()
         watching.finished(summary)
     return summary
+
+
+def warn(line: str) -> None:
+    print(f"marft: warning: {line}", file=sys.stderr)
 
 
 def seat(source: str | None, overrides: Sequence[str]) -> tuple[Config, Assembly]:
