@@ -155,7 +155,8 @@ def test_max_tokens_are_cut_to_what_fits(team: TeamModel) -> None:
     torch.testing.assert_close(flat(said), recomputed(team, asked, said), atol=2e-5, rtol=0)
 
 
-def test_equal_prompts_are_read_once_and_answered_apart(team: TeamModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def tokens_read(team: TeamModel, engine: LocalEngine, *requests: Request) -> tuple[list[int], list[Completion]]:
+    """How many tokens each pass over the base reads, and what is said."""
     seen: list[int] = []
     forward = team.hidden
 
@@ -163,32 +164,27 @@ def test_equal_prompts_are_read_once_and_answered_apart(team: TeamModel, monkeyp
         seen.append(ids.numel())
         return forward(ids, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(team, "hidden", counted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(team, "hidden", counted)
+        return seen, ask(engine, *requests)
+
+
+def test_equal_prompts_are_read_once_and_answered_apart(team: TeamModel) -> None:
     asked = [request(5, seed=i, sampling=WILD) for i in range(12)] + [request(5, adapter="solver", sampling=WILD)]
-    said = ask(LocalEngine(team, 16), *asked)
+    seen, said = tokens_read(team, LocalEngine(team, 16), *asked)
     assert seen[0] == 2 * len(asked[0].prompt_ids)  # once an adapter
     assert len({c.token_ids for c in said[:12]}) == 12
-    monkeypatch.undo()
     torch.testing.assert_close(flat(said), recomputed(team, asked, said), atol=1e-5, rtol=0)
 
 
-def test_what_prompts_have_in_common_is_read_once(team: TeamModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_prompts_have_in_common_is_read_once(team: TeamModel) -> None:
     """Beginnings are shared inside an adapter and never between two; a prompt may be the beginning of another."""
-    seen: list[int] = []
-    forward = team.hidden
-
-    def counted(ids: torch.Tensor, *rest: object) -> torch.Tensor:
-        seen.append(ids.numel())
-        return forward(ids, *rest)  # type: ignore[arg-type]
-
     stem = request(0).prompt_ids
     n = len(stem)
     prompts = [(*stem, 60, 61, 62), (*stem, 60, 71), stem, stem[:-2], (*stem[:-2], 80), (90, *stem)]
     asked = [replace(request(seed=i), prompt_ids=ids) for i, ids in enumerate(prompts)]
     asked += [replace(request(seed=9, adapter=adapter), prompt_ids=prompts[0]) for adapter in ("solver", None)]
-    with monkeypatch.context() as patch:
-        patch.setattr(team, "hidden", counted)
-        said = ask(LocalEngine(team, 16), *asked)
+    seen, said = tokens_read(team, LocalEngine(team, 16), *asked)
     assert seen[0] == (n + 3) + 1 + 1 + (n + 1) + 2 * (n + 3)
     torch.testing.assert_close(flat(said), recomputed(team, asked, said), atol=1e-5, rtol=0)
     for r, c in zip(asked, said, strict=True):

@@ -16,7 +16,7 @@ import marft
 from marft.cli import main
 from marft.config import load_config, parse, parse_yaml
 from marft.game.play import Game
-from marft.training.saving import task_order
+from marft.training.trainer import task_order
 
 AGENT_KEYS = {"reward", "advantage_std", "kl", "clip_fraction", "entropy", "length", "grad_norm", "staleness"}
 Train = Callable[..., Path]

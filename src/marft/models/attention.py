@@ -35,6 +35,12 @@ def dispatch(module: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: None,
 AttentionInterface.register(NAME, dispatch)
 
 
+def ragged(sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """Sequences of these sizes end to end: which one each element belongs to, and its place inside it."""
+    row = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+    return row, torch.arange(len(row)) - (sizes.cumsum(0) - sizes)[row]
+
+
 class Pick(torch.autograd.Function):
     """x [M, …] → x[index]; `index` holds no row twice, so the gradient is a plain copy back instead of a sum."""
 
@@ -77,8 +83,7 @@ class Packed:
         sizes = torch.tensor(lengths)
         starts = torch.zeros(self.count + 1, dtype=torch.int64)
         starts[1:] = sizes.cumsum(0)
-        row = torch.repeat_interleave(torch.arange(self.count), sizes)
-        position = torch.arange(int(starts[-1])) - starts[row]
+        row, position = ragged(sizes)
         self.position_ids = position[None].to(device)
         self.cell = (row * self.longest + position).to(device)
         self.starts = starts.to(device, torch.int32)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from marft.models.attention import Packed, Pick
+from marft.models.attention import Packed, Pick, ragged
 from marft.models.team import TeamModel, segments
 
 
@@ -36,8 +36,7 @@ def hidden_states(team: TeamModel, spans: Sequence[Span]) -> Tensor:
     hidden = team.hidden(ids, attend.position_ids, attend, segments(adapters, lengths))
     asked = torch.tensor([span.asked for span in spans])
     ends = torch.tensor(lengths).cumsum(0)
-    row = torch.repeat_interleave(torch.arange(len(spans)), asked)
-    offset = torch.arange(len(row)) - (asked.cumsum(0) - asked)[row]
+    row, offset = ragged(asked)
     picked: Tensor = Pick.apply(hidden[0], ((ends - asked)[row] + offset).to(team.device))
     return picked
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from marft.runs.checkpoints import Checkpoints
+from marft.runs.checkpoints import Checkpoints, warn
 from marft.runs.directory import RunDirectory
 from marft.types import MarftError
 
@@ -20,7 +19,7 @@ def checkpoint_folder(run: RunDirectory, at: int | None) -> Path:
     if found is None:
         raise MarftError(f"{run.path} has no whole checkpoint yet{'; ' + warnings[0] if warnings else ''}")
     for line in warnings:  # an older one than the user expects
-        print(f"marft: warning: {line}", file=sys.stderr)
+        warn(line)
     return kept.path(found)
 
 

@@ -17,6 +17,7 @@ from torch.optim import AdamW
 
 from marft.algorithms.experience import Algorithm, Estimate
 from marft.algorithms.losses import kl_k3, value_loss
+from marft.models.attention import ragged
 from marft.models.scoring import Span, action_span, hidden_states, logprobs, passes
 from marft.models.team import TeamModel
 from marft.training.batch import Batch
@@ -259,7 +260,5 @@ class Learner:
 
 def token_rows(batch: Batch, turns_J: Tensor) -> tuple[Tensor, Tensor]:
     """The flat rows of the tokens of some turns, in their order, and which of those turns each belongs to."""
-    lengths = batch.length_K[turns_J]
-    turn = torch.repeat_interleave(torch.arange(len(turns_J)), lengths)
-    offset = torch.arange(len(turn)) - (lengths.cumsum(0) - lengths)[turn]
+    turn, offset = ragged(batch.length_K[turns_J])
     return batch.starts_K[turns_J][turn] + offset, turn

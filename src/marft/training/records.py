@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from marft.algorithms.experience import Estimate
+from marft.models.attention import ragged
 from marft.training.batch import Batch
 from marft.types import Episode
 
@@ -28,7 +28,7 @@ def agent_metrics(
     if graded:
         row["accuracy"] = sum(graded) / len(graded)
     row["failed"] = len(episodes) - len(played)
-    turn_N = torch.repeat_interleave(torch.arange(len(batch.turns)), batch.length_K)
+    turn_N, _ = ragged(batch.length_K)
     row["agents"] = {}
     for i, agent in enumerate(batch.agents):
         own = batch.agent_K == i

@@ -10,7 +10,6 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -76,19 +75,10 @@ def initial_adapters(source: str, learner: Learner, newest: Path | None) -> None
     folder = newest or Path(source)
     if not folder.is_dir():
         raise MarftError(f"init_from: {source} is neither a run nor a folder of adapters")
-    if newest is None and not (folder / "agents").is_dir():
-        for name in learner.team.agents:
-            if not (folder / name).is_dir():
-                raise MarftError(f"init_from: {folder} has no adapter for {name!r}: {folder / name} is missing")
-            load_adapter(learner.team, name, folder / name)
-        return
-    for name in learner.optimizers:
-        where = adapter_folder(folder, name, learner.critic)
-        if where.is_dir() or name != learner.critic:  # other runs may have had no critic: ours starts afresh
+    plain = newest is None and not (folder / "agents").is_dir()
+    for name in learner.team.agents if plain else learner.optimizers:
+        where = folder / name if plain else adapter_folder(folder, name, learner.critic)
+        if where.is_dir():
             load_adapter(learner.team, name, where)
-
-
-def task_order(seed: int, epoch: int, size: int) -> list[int]:
-    """The shuffled order in which epoch `epoch` draws its tasks: every task once before any comes again."""
-    generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
-    return torch.randperm(size, generator=generator).tolist()
+        elif name != learner.critic:  # other runs may have had no critic: ours starts afresh
+            raise MarftError(f"init_from: {folder} has no adapter for {name!r}: {where} is missing")

@@ -6,7 +6,6 @@ import asyncio
 import os
 import platform
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from marft.config import Config, load_config, merge, parse, recipes
 from marft.envs import tasks_of
 from marft.game.workflows import Workflow
+from marft.runs.checkpoints import warn
 from marft.runs.directory import RunDirectory
 from marft.runs.disk import require_space
 from marft.runs.export import checkpoint_folder
@@ -45,7 +45,7 @@ def resume_run(
 ) -> dict[str, Any]:
     """Go on from the newest whole checkpoint, or from `at`."""
     run = RunDirectory.open(path)
-    config = parse(merge(run.config().model_dump(mode="json"), overrides)) if overrides else run.config()
+    config = config_of(run, overrides)
     run.check_same(config)
     parts = assemble(config, workflow)
     check_base(run, parts)
@@ -71,15 +71,11 @@ def go(
     return summary
 
 
-def warn(line: str) -> None:
-    print(f"marft: warning: {line}", file=sys.stderr)
-
-
 def seat(source: str | None, overrides: Sequence[str]) -> tuple[Config, Assembly]:
     """A team ready to play: trained, where `source` is a run's folder, else as it comes."""
     if source is not None and source not in recipes() and Path(source).is_dir():
         run = RunDirectory.open(Path(source))
-        config = parse(merge(run.config().model_dump(mode="json"), overrides))
+        config = config_of(run, overrides)
         parts = assemble(config)
         check_base(run, parts)
         load_adapters(checkpoint_folder(run, None), parts.learner)
@@ -115,6 +111,10 @@ def begin_from(config: Config, parts: Assembly) -> None:
     if config.init_from:
         run = RunDirectory(Path(config.init_from))
         initial_adapters(config.init_from, parts.learner, checkpoint_folder(run, None) if run.exists() else None)
+
+
+def config_of(run: RunDirectory, overrides: Sequence[str]) -> Config:
+    return parse(merge(run.config().model_dump(mode="json"), overrides))
 
 
 def check_base(run: RunDirectory, parts: Assembly) -> None:

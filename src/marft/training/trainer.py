@@ -22,7 +22,7 @@ from marft.training.batch import Batch, build_batch
 from marft.training.compose import CREDITS, Assembly, eval_settings
 from marft.training.evaluation import evaluate
 from marft.training.records import agent_metrics, episode_rows, failed_rows
-from marft.training.saving import Position, read_checkpoint, task_order, write_checkpoint
+from marft.training.saving import Position, read_checkpoint, write_checkpoint
 from marft.types import Episode, MarftError, Task
 
 MOST_FAILURES = 0.5  # of an iteration's episodes; past it the run stops
@@ -221,3 +221,9 @@ class Trainer:
         started = time.perf_counter()
         yield
         self.seconds[phase] = round(time.perf_counter() - started, 4)
+
+
+def task_order(seed: int, epoch: int, size: int) -> list[int]:
+    """The shuffled order in which epoch `epoch` draws its tasks: every task once before any comes again."""
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
+    return torch.randperm(size, generator=generator).tolist()
