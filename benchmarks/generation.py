@@ -147,7 +147,7 @@ def answer(engine: LocalEngine, requests: Sequence[Request], repeat: int) -> int
 
 def to_peft(team: TeamModel, loaded: Loaded, folder: Path) -> PeftModel:
     for name in AGENTS:
-        save_adapter(team, name, folder / name, loaded.name)
+        save_adapter(team, name, folder / name)
     model = PeftModel.from_pretrained(loaded.model, folder / AGENTS[0], adapter_name=AGENTS[0])
     for name in AGENTS[1:]:
         model.load_adapter(folder / name, adapter_name=name)

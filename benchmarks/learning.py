@@ -1,6 +1,6 @@
-"""Does the default team learn, with every algorithm and seed? Trains them all and writes the table and the plot.
+"""Does a team learn, with every algorithm, or in every workflow, and seed? Trains them all, writes the table and the plot.
 
-    python benchmarks/learning.py [--out docs/results] [--seeds 0 1 2] [--threads N] [key=value …]
+    python benchmarks/learning.py [algorithms | teams] [--out docs/results] [--seeds 0 1 2] [--threads N] [--jobs N] [key=value …]
 
 Prints JSON. Every number comes from a file that a run wrote.
 """
@@ -15,26 +15,54 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ALGORITHMS = ["marft-token", "marft-action", "grpo"]
+COLOURS = ("#1b6ca8", "#d1495b", "#3a7d44", "#8d6a9f", "#e08e45", "#444444", "#2a9d8f", "#b5838d", "#7f7f00")
 
 
-def train(algorithm: str, seed: int, folder: Path, overrides: list[str]) -> dict[str, Any]:
-    run = folder / f"{algorithm}-{seed}"
-    words = [f"algorithm={algorithm}", f"seed={seed}", *overrides]
-    command = [sys.executable, "-m", "marft.cli", "train", *words, "--run", str(run)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """What is compared: a column's title, a picture's, and the words that train each entry."""
+
+    column: str
+    title: str
+    entries: Mapping[str, Sequence[str]]
+
+
+ALGORITHMS = ("marft-token", "marft-action", "grpo", "dr_grpo", "rloo", "gspo", "reinforce++", "rae")
+TEAMS = ("trio", "quartet", "octet", "dag", "debate", "vote", "orchestrated", "rounds")
+STUDIES = {
+    "algorithms": Study(
+        column="algorithm",
+        title="planner → solver on the embedded nano model",
+        entries={name: ["duo", f"algorithm={name}"] for name in ALGORITHMS},
+    ),
+    "teams": Study(
+        column="team",
+        title="teams on the embedded nano model",
+        entries={"duo": ["duo", "algorithm=grpo"], **{name: [name] for name in TEAMS}},
+    ),
+}
+
+
+def train(entry: str, words: Sequence[str], seed: int, folder: Path) -> dict[str, Any]:
+    run = folder / f"{entry}-{seed}"
+    command = [sys.executable, "-m", "marft.cli", "train", *words, f"seed={seed}", "--run", str(run)]
     started = time.perf_counter()
     subprocess.run(command, check=True, stdout=sys.stderr)
     seconds = time.perf_counter() - started
     summary = json.loads((run / "summary.json").read_text())
     curve = [json.loads(line)["reward"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     return {
-        "algorithm": algorithm,
+        "entry": entry,
         "seed": seed,
         "before": summary["before"]["accuracy"],
         "after": summary["after"]["accuracy"],
+        "after_ci95": summary["after"]["accuracy_ci95"],
         "tasks": summary["after"]["tasks"],
         "seconds": round(seconds, 1),
         "tokens": summary["tokens"],
@@ -42,53 +70,46 @@ def train(algorithm: str, seed: int, folder: Path, overrides: list[str]) -> dict
     }
 
 
-def table(runs: list[dict[str, Any]]) -> str:
-    """A Markdown table: mean over seeds, and the spread from worst to best."""
+def table(study: Study, runs: list[dict[str, Any]]) -> str:
+    """A Markdown table: mean over seeds, and the spread from worst to best; of one seed, the interval of its tasks."""
     lines = [
-        "| algorithm | seeds | held-out before | held-out after (worst – best) | seconds, whole command |",
+        f"| {study.column} | seeds | held-out before | held-out after | seconds, whole command |",
         "|---|---|---|---|---|",
     ]
-    for algorithm in ALGORITHMS:
-        own = [run for run in runs if run["algorithm"] == algorithm]
-        if own:
-            after = [run["after"] for run in own]
-            lines.append(
-                f"| `{algorithm}` | {len(own)} | {statistics.mean(run['before'] for run in own):.3f} | "
-                f"**{statistics.mean(after):.3f}** ({min(after):.3f} – {max(after):.3f}) | "
-                f"{statistics.mean(run['seconds'] for run in own):.0f} |"
-            )
+    for entry in study.entries:
+        own = [run for run in runs if run["entry"] == entry]
+        if not own:
+            continue
+        after = [run["after"] for run in own]
+        spread = f"{min(after):.3f} – {max(after):.3f}"
+        if len(own) == 1:
+            spread = "95 % {:.3f} – {:.3f}".format(*own[0]["after_ci95"])
+        lines.append(
+            f"| `{entry}` | {len(own)} | {statistics.mean(run['before'] for run in own):.3f} | "
+            f"**{statistics.mean(after):.3f}** ({spread}) | {statistics.mean(run['seconds'] for run in own):.0f} |"
+        )
     return "\n".join(lines)
 
 
-def plot(runs: list[dict[str, Any]], path: Path) -> None:
+def plot(study: Study, runs: list[dict[str, Any]], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7.2, 3.6), dpi=150)
-    for algorithm, colour in zip(ALGORITHMS, ("#1b6ca8", "#d1495b", "#3a7d44"), strict=True):
-        curves = [run["curve"] for run in runs if run["algorithm"] == algorithm]
+    for entry, colour in zip(study.entries, COLOURS, strict=False):
+        curves = [run["curve"] for run in runs if run["entry"] == entry]
         if not curves:
             continue
-        steps = range(1, len(curves[0]) + 1)
-        axes.plot(
-            steps,
-            [statistics.mean(column) for column in zip(*curves, strict=True)],
-            color=colour,
-            label=algorithm,
-            lw=2,
-        )
-        low, high = ([pick(column) for column in zip(*curves, strict=True)] for pick in (min, max))
-        axes.fill_between(steps, low, high, color=colour, alpha=0.15, lw=0)
-    axes.set(
-        xlabel="iteration",
-        ylabel="team reward",
-        ylim=(0, 1),
-        title="planner → solver on the embedded nano model",
-    )
+        steps, columns = range(1, len(curves[0]) + 1), list(zip(*curves, strict=True))
+        axes.plot(steps, [statistics.mean(column) for column in columns], color=colour, label=entry, lw=2)
+        if len(curves) > 1:
+            low, high = ([pick(column) for column in columns] for pick in (min, max))
+            axes.fill_between(steps, low, high, color=colour, alpha=0.15, lw=0)
+    axes.set(xlabel="iteration", ylabel="team reward", ylim=(0, 1), title=study.title)
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right", frameon=False)
+    axes.legend(loc="lower right", frameon=False, fontsize=8)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     figure.tight_layout()
@@ -97,19 +118,30 @@ def plot(runs: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("words", nargs="*", metavar="algorithms | teams | key=value")
+    parser.add_argument("--only", nargs="+", help="these entries alone")
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--threads", type=int, help="CPU threads (default: torch's own choice)")
+    parser.add_argument("--threads", type=int, help="CPU threads of a run (default: torch's own choice)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once")
     arguments = parser.parse_args()
     if arguments.threads:
         os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
-    with tempfile.TemporaryDirectory() as folder:
-        runs = [train(a, seed, Path(folder), arguments.overrides) for a in ALGORITHMS for seed in arguments.seeds]
+    overrides = [word for word in arguments.words if "=" in word]
+    name = next((word for word in arguments.words if "=" not in word), "algorithms")
+    study = STUDIES[name]
+    chosen = {e: w for e, w in study.entries.items() if not arguments.only or e in arguments.only}
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.jobs) as pool:
+        jobs = [
+            pool.submit(train, entry, [*words, *overrides], seed, Path(folder))
+            for entry, words in chosen.items()
+            for seed in arguments.seeds
+        ]
+        runs = [job.result() for job in jobs]
     arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "learning.json").write_text(json.dumps(runs, indent=1) + "\n")
-    (arguments.out / "learning.md").write_text(table(runs) + "\n")
-    plot(runs, arguments.out / "learning.png")
+    (arguments.out / f"{name}.json").write_text(json.dumps(runs, indent=1) + "\n")
+    (arguments.out / f"{name}.md").write_text(table(study, runs) + "\n")
+    plot(study, runs, arguments.out / f"{name}.png")
     print(json.dumps(runs))
 
 

@@ -29,7 +29,7 @@ EVERYTHING = frozenset(
         "marft",
     }
 )
-HEAVY = ("torch", "transformers", "numpy", "tensorboard", "safetensors", "ray", "vllm")
+HEAVY = ("torch", "transformers", "numpy", "tensorboard", "matplotlib", "safetensors", "ray", "vllm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +58,9 @@ ROOMS: Mapping[str, Room] = {
     "engines.local": Room(marft=frozenset({"types", "config", "models"}), libraries=frozenset({"torch"})),
     "engines.cache": Room(marft=frozenset({"models"}), libraries=frozenset({"torch"})),
     "engines.sampling": Room(libraries=frozenset({"torch"})),
+    "engines.suspects": Room(marft=frozenset({"models"}), libraries=frozenset({"torch"})),
+    "engines.openai": Room(marft=frozenset({"types"}), libraries=frozenset({"httpx2"})),
+    "engines.scripted": Room(marft=frozenset({"types"})),
     "algorithms": Room(libraries=frozenset({"torch"})),
     "algorithms.credit": Room(marft=frozenset({"types"}), libraries=frozenset({"torch"})),
     "training": Room(
@@ -188,6 +191,7 @@ def test_the_walker_lets_through_what_is_allowed(tmp_path: Path, path: str, code
         "import marft.models.registry",
         "import marft.cli\ntry:\n    marft.cli.main(['--help'])\nexcept SystemExit as done:\n    assert done.code == 0",
         "import marft.cli; assert marft.cli.main(['recipes']) == 0",
+        "import marft.cli; assert marft.cli.main(['compare', '--frozen', 'nobody']) == 2",
     ],
 )
 def test_nothing_heavy_is_loaded_for(code: str) -> None:

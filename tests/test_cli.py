@@ -22,11 +22,13 @@ from marft.cli import main, parser
 from marft.models.registry import NANO
 from marft.runs.checkpoints import MANIFEST, seal
 from marft.training.start import seat
+from marft.training.table import Start
 from marft.version import __version__
 
 Fails = Callable[..., str]
 SURFACE = {
     "train": {"words", "--run", "--resume", "--at"},
+    "compare": {"words", "--run", "--seeds", "--single", "--frozen", "--json"},
     "eval": {"words", "--json"},
     "play": {"words", "--task", "--prompt", "--show-prompts"},
     "export": {"run", "folder", "--at"},
@@ -109,7 +111,7 @@ def test_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         ("train env.name=toys:NoTasks eval.tasks=0", "environment.tasks('train') is empty"),
         ("train env.name=toys:NoTasks", "environment.tasks('test') is empty"),
         ("train env.name=toys:Breaks env.method=tasks", "environment.tasks('test') raised RuntimeError: out of paper"),
-        ("train env.name=toys:Echo team.workflow=toys:nobody eval.tasks=0", "nobody acted in any episode"),
+        ("train env.name=toys:Echo team.workflow=toys:nobody eval.tasks=0", "nobody who learns acted in any episode"),
         (
             "train env.name=toys:Echo team.workflow=toys:stranger",
             "names 'stranger' in game.act; the team has planner, solver",
@@ -355,7 +357,7 @@ def test_eval_takes_overrides(trained: Path, capsys: pytest.CaptureFixture[str])
 def test_play_shows_exactly_what_each_agent_saw(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config, parts = seat(str(trained), [])
     task = parts.table.env.tasks("test")[3]
-    [episode] = asyncio.run(parts.table.episodes([(task, 0)], f"{config.seed}/play"))
+    [episode] = asyncio.run(parts.table.episodes([Start(task=task, sample=0)], f"{config.seed}/play"))
     capsys.readouterr()
     assert main(["play", str(trained), "--task", "3", "--show-prompts"]) == 0
     expected = [f"task: {task.prompt}"]

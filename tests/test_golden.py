@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from marft.algorithms.credit import equal
-from marft.algorithms.experience import Estimate
 from marft.config import load_config
 from marft.game.observation import observe
 from marft.models.loading import load, render
@@ -30,8 +29,11 @@ from marft.models.registry import NANO
 from marft.models.scoring import action_span, hidden_states
 from marft.models.team import TeamModel
 from marft.training.batch import Batch, build_batch
-from marft.training.compose import CRITIC, make_algorithm, settings
-from marft.training.learner import Learner, Sums
+from marft.training.choose import make_algorithm
+from marft.training.compose import CRITIC, learner_settings
+from marft.training.learner import Learner
+from marft.training.lesson import Lesson, Tally
+from marft.training.roster import Member
 from marft.types import Completion, Episode, Reward, Task, Turn
 
 FILE = Path(__file__).parents[1] / "examples" / "single_file_marft.py"
@@ -50,8 +52,7 @@ class Golden:
     played: list[Any]
     learner: Learner
     batch: Batch
-    values: Tensor
-    estimate: Estimate
+    lesson: Lesson
 
 
 def load_file() -> ModuleType:
@@ -153,17 +154,22 @@ def golden() -> Iterator[Golden]:
     )
     copy_weights(theirs, ours)
     played = play(file, theirs)
-    batch = build_batch(
-        to_library(played, ours.tokenizer),
-        agents=ours.agents,
-        temperatures=dict.fromkeys(ours.agents, TEMPERATURE),
-        credit=equal,
-        encode_state=lambda messages: render(ours.tokenizer, messages),
-    )
-    learner = Learner(ours, make_algorithm(CONFIG.algorithm), CRITIC, settings(CONFIG))
+    members = [
+        Member(
+            agent=name,
+            adapter=name,
+            critic=CRITIC,
+            team=ours,
+            encode=lambda messages: render(ours.tokenizer, messages),
+            temperature=TEMPERATURE,
+        )
+        for name in ours.agents
+    ]
+    batch = build_batch(to_library(played, ours.tokenizer), members=members, credit=equal)
+    learner = Learner(members, make_algorithm(CONFIG.algorithm), learner_settings(CONFIG, members))
     values = learner.values(batch)
-    assert values is not None
     estimate = learner.algorithm.estimate(batch.experience(values, torch.zeros(len(batch.episodes))))
+    lesson = Lesson(batch=batch, estimate=estimate, values=values, reference_N=None, kl_weight_A=torch.zeros(2))
     yield Golden(
         file=file,
         args=args,
@@ -171,8 +177,7 @@ def golden() -> Iterator[Golden]:
         played=played,
         learner=learner,
         batch=batch,
-        values=values,
-        estimate=estimate,
+        lesson=lesson,
     )
     torch.set_num_threads(threads)
 
@@ -189,7 +194,7 @@ def test_both_have_the_same_settings(golden: Golden) -> None:
     for name in ("lam", "token_gamma", "token_lam", "clip_low", "clip_high"):
         assert getattr(default, name) == getattr(algorithm, name), name
     assert (algorithm.aggregation, algorithm.whiten, algorithm.value_loss) == ("turn", True, "mse")
-    assert default.gamma == golden.batch.gamma
+    assert set(golden.batch.discount_K.tolist()) == {default.gamma}
 
 
 def test_prompts_and_central_states_are_the_same_tokens(golden: Golden) -> None:
@@ -203,16 +208,17 @@ def test_the_batch_is_worth_comparing(golden: Golden) -> None:
     lengths = golden.batch.length_K
     assert len(lengths.unique()) > 4
     assert {turn.completion.finish for turn in golden.batch.turns} == {"stop", "length"}
-    assert golden.values.std() > 0.01
+    assert golden.lesson.values is not None
+    assert golden.lesson.values.std() > 0.01
 
 
 def test_values_advantages_and_returns_agree(golden: Golden) -> None:
     turns = [turn for episode in golden.played for turn in episode.turns]
     with torch.no_grad():
-        assert_close(golden.values, golden.file.state_values(golden.theirs, turns), atol=1e-5, rtol=0)
+        assert_close(golden.lesson.values, golden.file.state_values(golden.theirs, turns), atol=1e-5, rtol=0)
     whitened, returns = golden.file.estimate(golden.theirs, golden.played, golden.args)
-    assert_close(golden.estimate.advantages_N, whitened, atol=1e-5, rtol=0)
-    assert_close(golden.estimate.returns, returns, atol=1e-5, rtol=0)
+    assert_close(golden.lesson.estimate.advantages_N, whitened, atol=1e-5, rtol=0)
+    assert_close(golden.lesson.estimate.returns, returns, atol=1e-5, rtol=0)
 
 
 def test_losses_and_gradients_agree(golden: Golden) -> None:
@@ -221,12 +227,11 @@ def test_losses_and_gradients_agree(golden: Golden) -> None:
     found = file.losses(golden.theirs, golden.played, whitened, returns, golden.args)
     sum(found.values()).backward()
 
-    sums = Sums(by_agent=torch.zeros(2, 4))
-    everything = torch.arange(len(batch.turns))
-    critic_loss = learner._accumulate(batch, golden.estimate, golden.values, None, everything, sums, True)
-    assert critic_loss == pytest.approx(found[CRITIC].item(), abs=1e-5)
-    assert (sums.by_agent[:, 1] > 0).all()  # some tokens of both agents are clipped
-    for i, agent in enumerate(learner.team.agents):
+    once, everything = torch.ones(len(batch.episodes)), torch.arange(len(batch.turns))
+    tally = learner._accumulate(golden.lesson, once, everything, set(ADAPTERS))
+    assert tally.critics == {CRITIC: pytest.approx(found[CRITIC].item(), abs=1e-5)}
+    assert (tally.by_agent[:, 1] > 0).all()  # some tokens of both agents are clipped
+    for i, agent in enumerate(learner.adapters):
         assert policy_loss(golden, i).item() == pytest.approx(found[agent].item(), abs=1e-5)
 
     for adapter in ADAPTERS:
@@ -242,19 +247,17 @@ def policy_loss(golden: Golden, agent: int) -> Tensor:
     """The library's policy loss of one agent's turns."""
     learner, batch = golden.learner, golden.batch
     own = (batch.agent_K == agent).nonzero()[:, 0]
-    weight = learner.algorithm.weights(batch.length_K, batch.agent_K)[own]
-    turns = [batch.turns[k] for k in own.tolist()]
+    weight = learner.algorithm.weights(batch.length_K, batch.agent_K, batch.adapter_K)[own]
+    turns, team = [batch.turns[k] for k in own.tolist()], batch.members[agent].team
+    once = torch.ones(len(batch.episodes))
     with torch.no_grad():
-        hidden = hidden_states(
-            learner.team, [action_span(t.agent, t.prompt_ids, t.completion.token_ids) for t in turns]
-        )
-        sums = Sums(by_agent=torch.zeros(2, 4))
-        return learner._policy_loss(batch, golden.estimate, None, own, weight, hidden, sums)
+        hidden = hidden_states(team, [action_span(t.agent, t.prompt_ids, t.completion.token_ids) for t in turns])
+        return learner._policy_loss(golden.lesson, once, team, own, weight, hidden, Tally(2))
 
 
 def paired_gradients(golden: Golden, adapter: str) -> dict[str, tuple[Tensor, Tensor]]:
     """Each tensor's gradient in the file and in the library, the file's B laid out like the library's."""
-    ours = {key: gradient(p) for key, p in golden.learner.team.parameters(adapter).items()}
+    ours = {key: gradient(p) for key, p in golden.learner.homes[adapter].parameters(adapter).items()}
     theirs: dict[str, Tensor] = {}
     for name, layer in golden.theirs.layers.items():
         theirs[f"{name}.a"] = gradient(layer.a[adapter])

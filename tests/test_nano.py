@@ -13,8 +13,8 @@ import torch
 from marft.config import load_config
 from marft.models.loading import load
 from marft.models.registry import NANO
-from marft.training.compose import Assembly, assemble, eval_settings
-from marft.training.evaluation import evaluate
+from marft.training.compose import Assembly, assemble
+from marft.training.evaluation import eval_settings, evaluate
 from marft.types import Message, Request, Sampling
 
 PLANNER, SOLVER = (
@@ -41,19 +41,19 @@ def duo() -> Iterator[Assembly]:
 def replies(duo: Assembly, system: str, users: list[str]) -> list[str]:
     """What the untrained base answers, taking the likeliest token."""
 
+    engine = duo.bases["nano"].engine
+
     async def ask() -> list[str]:
         requests = [
             Request(
                 adapter=None,
-                prompt_ids=duo.engine.encode(
-                    [Message(role="system", content=system), Message(role="user", content=user)]
-                ),
+                prompt_ids=engine.encode([Message(role="system", content=system), Message(role="user", content=user)]),
                 sampling=Sampling(temperature=0.0, max_tokens=48),
                 seed=0,
             )
             for user in users
         ]
-        return [done.text for done in await asyncio.gather(*map(duo.engine.generate, requests))]
+        return [done.text for done in await asyncio.gather(*map(engine.generate, requests))]
 
     return asyncio.run(ask())
 

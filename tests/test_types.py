@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from marft import types
-from marft.types import Completion, Episode, Message, Reward, Sampling, Task
+from marft.types import Completion, Episode, MarftError, Message, PromptTooLong, Reward, Sampling, SpeechError, Task
 
 
 @pytest.mark.parametrize(
@@ -33,11 +33,24 @@ def test_sampling_takes_its_limits() -> None:
     Sampling(temperature=0.0, top_p=1.0, top_k=0, max_tokens=1)
 
 
+def test_no_turn_ends_at_an_empty_stop_string() -> None:
+    Sampling(stop=("\n",))
+    with pytest.raises(ValueError, match=r"^stop holds an empty text"):
+        Sampling(stop=("\n", ""))
+
+
 def test_a_completion_has_a_logprob_for_each_token() -> None:
     with pytest.raises(ValueError, match="2 token ids but 1 log-probs"):
         Completion(text="", token_ids=(1, 2), logprobs=(0.0,), finish="stop", version=0)
-    with pytest.raises(ValueError, match="at least one token"):
-        Completion(text="", token_ids=(), logprobs=(), finish="stop", version=0)
+
+
+def test_text_that_no_model_of_ours_sampled_has_no_ids() -> None:
+    assert Completion(text="7", token_ids=(), logprobs=(), finish="stop", version=0).token_ids == ()
+
+
+def test_whoever_records_that_an_agent_could_not_speak_records_long_prompts_too() -> None:
+    assert issubclass(PromptTooLong, SpeechError)
+    assert not issubclass(SpeechError, MarftError)  # which would end the run instead
 
 
 @pytest.mark.parametrize("kind", [c for c in vars(types).values() if dataclasses.is_dataclass(c)])

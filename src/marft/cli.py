@@ -1,4 +1,4 @@
-"""The command line: `marft train | eval | play | export | recipes`. Everything heavy is imported by the command that needs it."""
+"""The command line: `marft train | compare | eval | play | export | recipes`. Everything heavy is imported by the command that needs it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,7 +29,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"marft: {' '.join(str(error).split())}", file=sys.stderr)  # it may quote a user's many lines
         return 2
     except KeyboardInterrupt:
-        print("marft: interrupted; a run goes on from its last checkpoint with --resume --run DIR", file=sys.stderr)
+        print(
+            "marft: interrupted; a run goes on from its last checkpoint with --resume --run DIR, a comparison with the "
+            "same command and --run DIR",
+            file=sys.stderr,
+        )
         return 1
     except BrokenPipeError:  # the reader of our output has gone, as `marft recipes | head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -70,6 +75,25 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--resume", action="store_true", help="go on with the run in --run DIR")
     train.add_argument("--at", type=int, metavar="N", help="with --resume: go back to the checkpoint of iteration N")
     train.set_defaults(command=train_command)
+
+    compare = commands.add_parser(
+        "compare", help="train a team, one agent alone and others under one budget of tokens: is the team worth it?"
+    )
+    compare.add_argument("words", nargs="*", metavar="CONFIG.yaml | RECIPE | key=value")
+    compare.add_argument(
+        "--run", type=Path, metavar="DIR", help="its folder (default: runs/compare-RECIPE-NUMBER); if it exists, go on"
+    )
+    compare.add_argument(
+        "--seeds", type=int, default=3, metavar="N", help="how many, from the config's on (default: 3)"
+    )
+    compare.add_argument(
+        "--single", metavar="TEXT", help="what the single agent is told (default: as the last agent that learns)"
+    )
+    compare.add_argument(
+        "--frozen", action="append", metavar="NAME", help="keep this agent untrained (default: the first that learns)"
+    )
+    compare.add_argument("--json", action="store_true", help="print compare.json, and progress to stderr")
+    compare.set_defaults(command=compare_command)
 
     evaluate = commands.add_parser("eval", help="evaluate a run, or an untrained team, on held-out tasks")
     evaluate.add_argument("words", nargs="*", metavar="RUN | CONFIG.yaml | RECIPE | key=value")
@@ -116,9 +140,28 @@ def train_command(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def compare_command(arguments: argparse.Namespace) -> int:
+    from marft.config import load_config
+    from marft.training.comparison.cells import ask
+
+    source, overrides = split_words(arguments.words)
+    question = ask(
+        load_config(source, overrides), seeds=arguments.seeds, single=arguments.single, frozen=arguments.frozen or ()
+    )
+    from marft.runs.comparison import RESULTS
+    from marft.training.comparison.comparing import compare
+    from marft.training.start import next_path
+
+    path = arguments.run or next_path(f"compare-{Path(source or 'duo').name}")
+    with redirect_stdout(sys.stderr) if arguments.json else nullcontext():
+        compare(question, path)
+    if arguments.json:
+        print((path / RESULTS).read_text(encoding="utf-8"), end="")
+    return 0
+
+
 def eval_command(arguments: argparse.Namespace) -> int:
-    from marft.training.compose import eval_settings
-    from marft.training.evaluation import evaluate
+    from marft.training.evaluation import eval_settings, evaluate
     from marft.training.start import seat
 
     config, parts = seat(*split_words(arguments.words))

@@ -16,8 +16,12 @@ class MarftError(Exception):
     """A user's mistake or a hostile surrounding: one line that says what to do, shown without a traceback."""
 
 
-class PromptTooLong(Exception):
-    """A prompt has outgrown what the model can read; recorded on the episode it happened in."""
+class SpeechError(Exception):
+    """An agent could not speak: its endpoint is away, its script failed. Recorded on the episode it happened in."""
+
+
+class PromptTooLong(SpeechError):
+    """A prompt has outgrown what the model can read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +43,16 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How one agent's tokens are drawn. Temperature 0 is greedy; top_k 0 and top_p 1 truncate nothing."""
+    """How one agent's tokens are drawn. Temperature 0 is greedy; top_k 0 and top_p 1 truncate nothing.
+
+    A turn also ends where its text first holds one of `stop`; the text ends before it.
+    """
 
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
     max_tokens: int = 64
+    stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
@@ -55,13 +63,19 @@ class Sampling:
             raise ValueError(f"top_k must be at least 0, not {self.top_k}; 0 truncates nothing")
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, not {self.max_tokens}")
+        if "" in self.stop:
+            raise ValueError("stop holds an empty text, which would end every turn at once")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One generation: which adapter continues which tokens, and how. The seed alone decides the draws."""
+    """One generation: which adapter continues which tokens, and how. The seed alone decides the draws.
+
+    `messages` are what `prompt_ids` spell, for those who speak without our tokens: scripts and remote endpoints.
+    """
 
     adapter: str | None
+    messages: tuple[Message, ...] = ()
     prompt_ids: tuple[int, ...]
     sampling: Sampling
     seed: int
@@ -69,7 +83,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What an engine sampled: ids as drawn (end-of-turn included) and each one's log-prob when it was drawn."""
+    """What an engine sampled: ids as drawn (end-of-turn included) and each one's log-prob when it was drawn.
+
+    Text that no model of ours sampled (a script's, a remote endpoint's) has no ids and cannot be trained on.
+    """
 
     text: str
     token_ids: tuple[int, ...]
@@ -80,8 +97,6 @@ class Completion:
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.logprobs):
             raise ValueError(f"{len(self.token_ids)} token ids but {len(self.logprobs)} log-probs")
-        if not self.token_ids:
-            raise ValueError("a completion holds at least one token")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +106,11 @@ class Turn:
     agent: str
     index: int  # k, in order of play
     nth: int  # which of this agent's turns, from 0
-    shown: str  # what the environment showed at that moment
+    shown: str  # what the environment and the workflow showed at that moment
     observation: tuple[Message, ...]
     prompt_ids: tuple[int, ...]
     completion: Completion
+    aside: bool = False  # said to the team alone: the environment does not hear it
 
     @property
     def text(self) -> str:
@@ -113,7 +129,10 @@ class Reward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """A team's play on one task. A failed episode says why and is never trained on."""
+    """A team's play on one task. A failed episode says why and is never trained on.
+
+    A fork shares its first `forked_at` turns with the episode of sample `trunk` of the same task, where they count.
+    """
 
     task: Task
     sample: int
@@ -123,3 +142,7 @@ class Episode:
     error: str | None = None  # why it failed
     cut_before: str | None = None  # who would have acted next, had the limit of turns not cut it off
     cut_shown: str = ""  # and what the environment would have shown then
+    counts: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))  # what the workflow counted
+    trunk: int | None = None
+    forked_at: int = 0
+    credits: tuple[float, ...] | None = None  # of each turn, where they were worked out by playing on from it

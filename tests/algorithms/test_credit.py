@@ -1,64 +1,155 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import episode
 
-from marft.algorithms.credit import RewardStream, equal
-from marft.types import Completion, Episode, Reward, Task, Turn
+from marft.algorithms.credit import (
+    RewardStream,
+    difference,
+    equal,
+    fold,
+    per_step,
+    replayed,
+    step_discounted,
+    tree_scores,
+)
 
-few = settings(max_examples=50, deadline=None, derandomize=True)
-rewards = st.lists(st.floats(-10, 10, allow_nan=False), min_size=1, max_size=8)
-
-
-def episode(turns: int, team: float) -> Episode:
-    completion = Completion(text="x", token_ids=(5, 2), logprobs=(-1.0, -1.0), finish="stop", version=0)
-    made = tuple(
-        Turn(agent=f"agent_{k}", index=k, nth=0, shown="", observation=(), prompt_ids=(1,), completion=completion)
-        for k in range(turns)
-    )
-    return Episode(task=Task(id="t", prompt="p"), sample=0, turns=made, reward=Reward(team=team))
-
-
-def test_scores_of_a_chained_stream_by_hand() -> None:
-    # c_2 = 4; c_1 = 2 + ½·4 = 4; c_0 = 1 + ½·4 = 3
-    assert RewardStream(rewards=(1.0, 2.0, 4.0), gamma=0.5, chained=True).scores() == (3.0, 4.0, 4.0)
+few = settings(max_examples=100, deadline=None, derandomize=True)
+numbers = st.floats(-10, 10, allow_nan=False)
+gammas = st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0, 1))
 
 
-def test_scores_of_an_unchained_stream_are_its_rewards() -> None:
-    assert RewardStream(rewards=(1.0, 2.0, 4.0), gamma=0.5, chained=False).scores() == (1.0, 2.0, 4.0)
+def to_go(rewards: Sequence[float], discounts: Sequence[float]) -> list[float]:
+    """c_k = r_k + d_k · c_{k+1}, nothing after the last."""
+    scores: list[float] = []
+    for reward, discount in zip(reversed(rewards), reversed(discounts), strict=True):
+        scores.append(reward + (discount * scores[-1] if scores else 0.0))
+    return scores[::-1]
 
 
-def test_a_reward_on_the_last_turn_is_discounted_back() -> None:
-    # c_k = β^{K-1-k} R
-    assert RewardStream(rewards=(0.0, 0.0, 8.0), gamma=0.5, chained=True).scores() == (2.0, 4.0, 8.0)
+def scores(stream: RewardStream) -> list[float]:
+    return to_go(stream.rewards, [stream.gamma] * len(stream.rewards))
 
 
-@few
-@given(rewards)
-def test_the_first_score_without_discount_is_the_sum(values: list[float]) -> None:
-    scores = RewardStream(rewards=tuple(values), gamma=1.0, chained=True).scores()
-    assert scores[0] == pytest.approx(sum(values), abs=1e-9)
-
-
-@few
-@given(rewards, st.floats(0, 1))
-def test_scores_are_returns_to_go(values: list[float], gamma: float) -> None:
-    scores = RewardStream(rewards=tuple(values), gamma=gamma, chained=True).scores()
-    for k, score in enumerate(scores):
-        to_go = sum(gamma ** (m - k) * r for m, r in enumerate(values) if m >= k)
-        assert score == pytest.approx(to_go, abs=1e-9)
-
-
+# --- streams ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("team", [1.0, 0.5, -2.0])
 @pytest.mark.parametrize("turns", [1, 2, 5])
 def test_equal_credit_scores_the_teams_reward_everywhere(turns: int, team: float) -> None:
     stream = equal(episode(turns, team))
     assert stream.rewards == (0.0,) * (turns - 1) + (team,)
-    assert stream.scores() == (team,) * turns
+    assert scores(stream) == [team] * turns
 
 
 def test_defect_04_a_failure_is_a_reward_of_zero_and_not_missing() -> None:
     stream = equal(episode(3, 0.0))
     assert stream.rewards == (0.0, 0.0, 0.0)
-    assert stream.scores() == (0.0, 0.0, 0.0)
+    assert scores(stream) == [0.0, 0.0, 0.0]
+
+
+def test_step_discounted_by_hand() -> None:
+    # c_k = β^{K-1-k} R
+    stream = step_discounted(episode(3, 8.0), beta=0.5)
+    assert stream == RewardStream(rewards=(0.0, 0.0, 8.0), gamma=0.5)
+    assert scores(stream) == [2.0, 4.0, 8.0]
+
+
+def test_per_step_by_hand() -> None:
+    # turns 0 and 2 earn 1 and 2 themselves, the team 4: c_2 = 6; c_1 = 0 + ½·6; c_0 = 1 + ½·3
+    stream = per_step(episode(3, 4.0, own={0: 1.0, 2: 2.0}), gamma=0.5)
+    assert stream == RewardStream(rewards=(1.0, 0.0, 6.0), gamma=0.5)
+    assert scores(stream) == [2.5, 3.0, 6.0]
+
+
+def test_credits_of_replays_are_not_chained() -> None:
+    stream = replayed(replace(episode(3, 1.0), credits=(0.25, 0.0, -1.0)))
+    assert stream == RewardStream(rewards=(0.25, 0.0, -1.0), gamma=0.0)
+    assert scores(stream) == [0.25, 0.0, -1.0]
+
+
+def test_an_episode_that_was_not_replayed_has_no_credits() -> None:
+    with pytest.raises(AssertionError, match="play-outs"):
+        replayed(episode(2, 1.0))
+
+
+# --- play-outs --------------------------------------------------------------------------------------------------------
+def test_difference_by_hand() -> None:
+    # without turn 0 the team earns ¼ of its 1, without turn 3 it earns 2; turns 1 and 2 do not learn
+    assert difference(1.0, {0: 0.25, 3: 2.0}, 4) == (0.75, 0.0, 0.0, -1.0)
+
+
+def test_a_turn_that_changed_nothing_gets_nothing() -> None:
+    assert difference(1.0, {0: 1.0, 1: 0.0}, 2) == (0.0, 1.0)
+
+
+def test_tree_scores_by_hand() -> None:
+    # as drawn in the docstring; the second fork has one turn more
+    trunk, late, early = episode(3, 1.0), episode(3, 0.5, forked_at=2), episode(4, 0.0, forked_at=1)
+    assert tree_scores(trunk, [late, early]) == [(0.5, 0.75, 1.0), (0.0, 0.0, 0.5), (0.0, 0.0, 0.0, 0.0)]
+
+
+def test_a_fork_at_the_first_turn_is_no_part_of_the_trunk() -> None:
+    assert tree_scores(episode(2, 1.0), [episode(1, 4.0, forked_at=0)]) == [(1.0, 1.0), (4.0,)]
+
+
+@few
+@given(st.integers(1, 5), numbers, st.lists(st.tuples(st.integers(0, 4), numbers), max_size=5))
+def test_a_trunk_turn_is_the_mean_of_the_turns_after_it(
+    turns: int, team: float, drawn: list[tuple[int, float]]
+) -> None:
+    """c_k · leaves below k = Σ over the children of the state after turn k of their score · their leaves."""
+    places = [(min(at, turns - 1), reward) for at, reward in drawn]
+    found, *_ = tree_scores(episode(turns, team), [episode(turns, r, forked_at=at) for at, r in places])
+    assert found[-1] == team
+    for k in range(turns - 1):
+        children = [reward for at, reward in places if at == k + 1]
+        below = 1 + sum(at > k + 1 for at, _ in places)
+        expected = (found[k + 1] * below + sum(children)) / (below + len(children))
+        assert found[k] == pytest.approx(expected, abs=1e-9)
+
+
+# --- who learns -------------------------------------------------------------------------------------------------------
+def test_fold_by_hand() -> None:
+    # turns 1 and 3 learn: 1 earns 2 + ½·4, 3 earns 8 + ½·16; what turn 0 earned is no one's
+    found = fold(RewardStream(rewards=(1.0, 2.0, 4.0, 8.0, 16.0), gamma=0.5), (False, True, False, True, False))
+    assert found.turns == (1, 3)
+    assert found.rewards == (4.0, 16.0)
+    assert found.discounts == (0.25, 0.25)
+
+
+def test_a_turn_that_is_not_chained_earns_its_own_reward_alone() -> None:
+    found = fold(RewardStream(rewards=(1.0, 2.0, 4.0), gamma=0.0), (True, False, True))
+    assert found.turns == (0, 2)
+    assert found.rewards == (1.0, 4.0)
+    assert found.discounts == (0.0, 0.0)
+
+
+def test_an_episode_in_which_nobody_learns_folds_to_nothing() -> None:
+    found = fold(equal(episode(2, 1.0)), (False, False))
+    assert (found.turns, found.rewards, found.discounts) == ((), (), ())
+
+
+@few
+@given(st.lists(numbers, min_size=1, max_size=8), gammas)
+def test_where_everyone_learns_nothing_changes(rewards: list[float], gamma: float) -> None:
+    found = fold(RewardStream(rewards=tuple(rewards), gamma=gamma), [True] * len(rewards))
+    assert found.turns == tuple(range(len(rewards)))
+    assert found.rewards == tuple(rewards)
+    assert found.discounts == (gamma,) * len(rewards)
+
+
+@few
+@given(st.lists(st.tuples(numbers, st.booleans()), min_size=1, max_size=8), gammas, numbers)
+def test_learning_turns_keep_their_returns(turns: list[tuple[float, bool]], gamma: float, final: float) -> None:
+    """Their own and the value after the episode's end, which reaches each turn k with γ^{K-k}."""
+    stream = RewardStream(rewards=tuple(r for r, _ in turns), gamma=gamma)
+    found = fold(stream, [learns for _, learns in turns])
+    kept = [k for k, (_, learns) in enumerate(turns) if learns]
+    assert found.turns == tuple(kept)
+    assert to_go(found.rewards, found.discounts) == pytest.approx([scores(stream)[k] for k in kept], abs=1e-9)
+    reach = to_go([0.0] * len(kept) + [final], [*found.discounts, 0.0])
+    assert reach[:-1] == pytest.approx([gamma ** (len(turns) - k) * final for k in kept], abs=1e-9)

@@ -1,75 +1,47 @@
-"""The three methods: what they estimate from experience, and how their losses add up."""
+"""The methods: what they estimate from experience, and how their losses add up."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import (
+    ACTION,
+    AT_TOKENS,
+    AT_TURNS,
+    DR_GRPO,
+    GRPO,
+    GSPO,
+    METHODS,
+    RAE,
+    REINFORCE_PP,
+    RLOO,
+    TOKEN,
+    WITH_CRITIC,
+    ActionMethod,
+    TokenMethod,
+    critic_values,
+    experience,
+    layouts,
+    name,
+    seeds,
+)
 from torch import Tensor
 from torch.testing import assert_close
 
-from marft.algorithms.experience import Algorithm, Experience, to_rows
-from marft.algorithms.grpo import Grpo
+from marft.algorithms.experience import Algorithm
 from marft.algorithms.marft_action import MarftAction
 from marft.algorithms.marft_token import MarftToken
 
 few = settings(max_examples=40, deadline=None, derandomize=True)
-seeds = st.integers(0, 2**31)
-# for each episode the lengths of its turns, which agents 0, 1, 0, 1, … take
-layouts = st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=4), min_size=1, max_size=4)
-
-TOKEN = MarftToken(
-    lam=0.5, token_gamma=1.0, token_lam=1.0, whiten=False, clip_low=0.2, clip_high=0.3, aggregation="turn"
-)
-ACTION = MarftAction(lam=0.5, whiten=False, clip_low=0.2, clip_high=0.3, normalise="token")
-GRPO = Grpo(std_floor=1e-4, clip_low=0.2, clip_high=0.3, aggregation="turn")
-METHODS = pytest.mark.parametrize("method", [TOKEN, ACTION, GRPO], ids=lambda m: type(m).__name__)
-
-
-def experience(
-    layout: Sequence[Sequence[int]], rewards: Sequence[float], values: Tensor | None, gamma: float = 1.0
-) -> Experience:
-    """Episodes with the team's reward on the last turn; groups are (agent, nth turn), as if all played one task."""
-    turns = [(e, k) for e, episode in enumerate(layout) for k in range(len(episode))]
-    last = [k == len(layout[e]) - 1 for e, k in turns]
-    return Experience(
-        episode_K=torch.tensor([e for e, _ in turns]),
-        agent_K=torch.tensor([k % 2 for _, k in turns]),
-        group_K=torch.tensor([k for _, k in turns]),
-        length_K=torch.tensor([length for episode in layout for length in episode]),
-        reward_K=torch.tensor([float(rewards[e]) if final else 0.0 for (e, _), final in zip(turns, last, strict=True)]),
-        score_K=torch.tensor([float(rewards[e]) for e, _ in turns]),
-        gamma=gamma,
-        final_E=torch.zeros(len(layout)),
-        values=values,
-    )
-
-
-def critic_values(method: Algorithm, layout: Sequence[Sequence[int]], seed: int) -> Tensor | None:
-    if method.values_at is None:
-        return None
-    entries = sum(map(len, layout)) if method.values_at == "turn" else sum(map(sum, layout))
-    return torch.rand(entries, generator=torch.Generator().manual_seed(seed))
-
-
-# --- experience -------------------------------------------------------------------------------------------------------
-def test_experience_knows_the_turns_and_ends_of_its_tokens() -> None:
-    found = experience([[2, 1], [3]], [1, 0], None)
-    assert found.turn_N.tolist() == [0, 0, 1, 2, 2, 2]
-    assert found.ends_N.tolist() == [False, True, True, False, False, True]
-
-
-def test_to_rows_lays_each_episode_in_its_own_row() -> None:
-    # episode 1 has nothing: its row is padding alone
-    grid, mask, column = to_rows(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 0, 2]), 3)
-    assert grid.tolist() == [[1.0, 2.0], [0.0, 0.0], [3.0, 0.0]]
-    assert mask.tolist() == [[True, True], [False, False], [True, False]]
-    assert column.tolist() == [0, 1, 0]
+every_method = pytest.mark.parametrize("method", METHODS, ids=name)
+with_critic = pytest.mark.parametrize("method", WITH_CRITIC, ids=name)
+at_tokens = pytest.mark.parametrize("method", AT_TOKENS, ids=name)
+at_turns = pytest.mark.parametrize("method", AT_TURNS, ids=name)
 
 
 # --- estimates by hand ------------------------------------------------------------------------------------------------
@@ -91,9 +63,52 @@ def test_marft_action_by_hand() -> None:
 
 def test_grpo_by_hand() -> None:
     # both agents' groups hold the scores 1, 0: mean ½, std ½
-    found = GRPO.estimate(experience([[2, 1], [1, 2]], [1, 0], None))
+    found = GRPO.estimate(experience([[2, 1], [1, 2]], [1, 0]))
     assert found.advantages_N.tolist() == [1.0, 1.0, 1.0, -1.0, -1.0, -1.0]
     assert found.returns is None
+
+
+def test_gspo_has_the_advantages_of_grpo() -> None:
+    data = experience([[2, 1], [1, 2], [3, 1]], [1, 0, 0.25])
+    assert torch.equal(GSPO.estimate(data).advantages_N, GRPO.estimate(data).advantages_N)
+
+
+def test_dr_grpo_by_hand() -> None:
+    # both agents' groups hold the scores 1, 0: mean ½
+    found = DR_GRPO.estimate(experience([[2, 1], [1, 2]], [1, 0]))
+    assert found.advantages_N.tolist() == [0.5, 0.5, 0.5, -0.5, -0.5, -0.5]
+
+
+def test_rloo_by_hand() -> None:
+    # groups of three: 1 − (0 + 3)/2, 0 − (1 + 3)/2, 3 − (1 + 0)/2
+    found = RLOO.estimate(experience([[2, 1], [1, 1], [1, 2]], [1, 0, 3]))
+    assert found.advantages_N.tolist() == [-0.5, -0.5, -0.5, -2.0, -2.0, 2.5, 2.5, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [(GRPO, [1, -1, 1, -1]), (GSPO, [1, -1, 1, -1]), (DR_GRPO, [0.5, -0.5, 2, -2]), (RLOO, [1, -1, 4, -4])],
+    ids=["Grpo", "Gspo", "DrGrpo", "Rloo"],
+)
+def test_turns_of_one_agent_are_compared_within_their_groups(method: Algorithm, expected: list[float]) -> None:
+    # one agent, two tasks: scores 1, 0 and 9, 5
+    data = replace(experience([[1]] * 4, [1, 0, 9, 5]), group_K=torch.tensor([0, 0, 1, 1]))
+    assert method.estimate(data).advantages_N.tolist() == expected
+
+
+def test_reinforce_pp_by_hand() -> None:
+    # agent 0 has all turns 0 and 2, whatever their groups: scores 1, 1, 0, 0 → ±1; agent 1 has 1, 0 → ±1
+    data = experience([[1, 2, 1], [1, 1, 1]], [1, 0])
+    data = replace(data, group_K=torch.arange(6))
+    assert REINFORCE_PP.estimate(data).advantages_N.tolist() == [1.0] * 4 + [-1.0] * 3
+
+
+def test_rae_by_hand() -> None:
+    # baselines ¼ and −½ before, scores 1 and 0 for both agents (mean ½); decay ¾: ¾·¼ + ¼·½ and −¾·½ + ¼·½ after
+    found = RAE.estimate(experience([[2, 1], [1, 2]], [1, 0]))
+    assert found.advantages_N.tolist() == [0.75, 0.75, 1.5, -0.25, 0.5, 0.5]
+    assert found.baseline_A is not None
+    assert found.baseline_A.tolist() == [0.3125, -0.25]
 
 
 @pytest.mark.parametrize("method", [replace(TOKEN, whiten=True), replace(ACTION, whiten=True)], ids=["token", "action"])
@@ -111,8 +126,42 @@ def test_whitening_is_for_each_agent_and_leaves_returns_alone(method: MarftToken
         assert entries.std(correction=0).item() == pytest.approx(1, abs=1e-5)
 
 
+def test_penalties_reach_the_advantages() -> None:
+    """Token by token where a method works on tokens, in the turn's reward elsewhere."""
+    # one turn of two tokens, R = 1, V = 0, penalties 0.1 and 0.2: A = (0.7, 0.8) by tokens, 0.7 for the turn
+    penalty = torch.tensor([0.1, 0.2])
+    by_token = TOKEN.estimate(experience([[2]], [1], torch.zeros(2), penalty=penalty))
+    assert_close(by_token.advantages_N, torch.tensor([0.7, 0.8]))
+    by_turn = ACTION.estimate(experience([[2]], [1], torch.zeros(1), penalty=penalty))
+    assert_close(by_turn.advantages_N, torch.tensor([0.7, 0.7]))
+    by_score = RAE.estimate(experience([[2]], [1], penalty=penalty))  # its baseline is ¼
+    assert_close(by_score.advantages_N, torch.tensor([0.45, 0.45]))
+
+
+@with_critic
+def test_an_episode_cut_off_bootstraps_past_turns_that_do_not_learn(method: MarftToken | MarftAction) -> None:
+    # one turn of one token, V = 0.4, discount ¼ to V(s_K) = 0.8: A = ¼·0.8 − 0.4
+    data = replace(experience([[1]], [0], torch.tensor([0.4]), gamma=0.25), final_E=torch.tensor([0.8]))
+    assert_close(method.estimate(data).advantages_N, torch.tensor([-0.2]))
+
+
+@with_critic
+@few
+@given(layout=layouts, seed=seeds)
+def test_turns_that_are_not_chained_learn_from_their_own_reward(
+    method: MarftToken | MarftAction, layout: list[list[int]], seed: int
+) -> None:
+    values = critic_values(method, layout, seed)
+    data = experience(layout, [1.0] * len(layout), values, gamma=0.0)
+    data = replace(data, final_E=torch.ones(len(layout)))
+    found = method.estimate(data)
+    assert values is not None
+    per_token = values if method.values_at == "token" else values[data.turn_N]
+    assert_close(found.advantages_N, data.reward_K[data.turn_N] - per_token, atol=1e-5, rtol=1e-5)
+
+
 # --- estimates as properties ------------------------------------------------------------------------------------------
-@METHODS
+@every_method
 @few
 @given(layout=layouts, seed=seeds)
 def test_permuting_episodes_permutes_advantages(method: Algorithm, layout: list[list[int]], seed: int) -> None:
@@ -125,9 +174,10 @@ def test_permuting_episodes_permutes_advantages(method: Algorithm, layout: list[
     other = method.estimate(experience([layout[e] for e in order], [rewards[e] for e in order], shuffled))
     pieces = found.advantages_N.split([sum(lengths) for lengths in layout])
     assert_close(other.advantages_N, torch.cat([pieces[e] for e in order]))
+    assert_close(other.baseline_A, found.baseline_A)
 
 
-@pytest.mark.parametrize("method", [TOKEN, ACTION], ids=["token", "action"])
+@with_critic
 @few
 @given(layout=layouts, seed=seeds)
 def test_defect_05_an_episode_is_worth_the_same_whatever_lies_beside_it(
@@ -158,10 +208,10 @@ def test_defect_03_the_reward_lands_on_a_token_that_the_loss_keeps(
     data = experience(layout, rewards, torch.zeros(entries))
     found = method.estimate(data)
     assert_close(found.advantages_N, torch.tensor(rewards)[data.episode_K[data.turn_N]])
-    assert (method.weights(data.length_K, data.agent_K) > 0).all()
+    assert (method.weights(data.length_K, data.agent_K, data.agent_K) > 0).all()
 
 
-@pytest.mark.parametrize("method", [TOKEN, ACTION], ids=["token", "action"])
+@with_critic
 def test_defect_04_failures_teach_and_an_all_success_batch_is_not_emptied(method: MarftToken | MarftAction) -> None:
     layout = [[2, 1], [1, 2]]
     sure = torch.full((6 if method.values_at == "token" else 4,), 0.5)
@@ -175,9 +225,9 @@ def test_defect_04_failures_teach_and_an_all_success_batch_is_not_emptied(method
 
 def test_defect_04_grpo_counts_failures_in_its_groups() -> None:
     # 1, 0, 0, 0 → mean ¼, std √3/4
-    found = GRPO.estimate(experience([[1], [1], [1], [1]], [1, 0, 0, 0], None))
+    found = GRPO.estimate(experience([[1], [1], [1], [1]], [1, 0, 0, 0]))
     assert_close(found.advantages_N, torch.tensor([3.0, -1.0, -1.0, -1.0]) / 3**0.5)
-    solved = GRPO.estimate(experience([[1], [1]], [1, 1], None))
+    solved = GRPO.estimate(experience([[1], [1]], [1, 1]))
     assert solved.advantages_N.tolist() == [0.0, 0.0]
 
 
@@ -191,14 +241,14 @@ def flat(length_K: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return new, old, torch.randn(len(length_K), generator=g)[turn], turn
 
 
-@METHODS
+@every_method
 @few
 @given(lengths=st.lists(st.integers(1, 5), min_size=2, max_size=8), seed=seeds, cut=st.integers(1, 7))
 def test_cutting_a_minibatch_into_passes_changes_nothing(
     method: Algorithm, lengths: list[int], seed: int, cut: int
 ) -> None:
     length, agent = torch.tensor(lengths), torch.arange(len(lengths)) % 2
-    weight = method.weights(length, agent)
+    weight = method.weights(length, agent, agent)
     new, old, advantages, turn = flat(length, seed)
     words = torch.ones(len(lengths))
     whole = method.surrogate(new, old, advantages, weight[turn], turn, words)
@@ -215,7 +265,7 @@ def test_cutting_a_minibatch_into_passes_changes_nothing(
     assert torch.equal(torch.cat(clipped), whole.clipped_N)
 
 
-@METHODS
+@every_method
 @few
 @given(lengths=st.lists(st.integers(1, 5), min_size=2, max_size=8), seed=seeds)
 def test_an_agents_loss_depends_on_its_own_turns_only(method: Algorithm, lengths: list[int], seed: int) -> None:
@@ -223,13 +273,13 @@ def test_an_agents_loss_depends_on_its_own_turns_only(method: Algorithm, lengths
     length, agent = torch.tensor(lengths), torch.arange(len(lengths)) % 2
     new, old, advantages, turn = flat(length, seed)
     words = torch.ones(len(lengths))
-    whole = method.surrogate(new, old, advantages, method.weights(length, agent)[turn], turn, words)
+    whole = method.surrogate(new, old, advantages, method.weights(length, agent, agent)[turn], turn, words)
     total = torch.zeros(())
     for i in (0, 1):
         own = agent == i
         rows = own[turn]
         renamed = torch.repeat_interleave(torch.arange(int(own.sum())), length[own])
-        weight = method.weights(length[own], agent[own])[renamed]
+        weight = method.weights(length[own], agent[own], agent[own])[renamed]
         total = total + method.surrogate(new[rows], old[rows], advantages[rows], weight, renamed, words[own]).loss
     assert_close(total, whole.loss, atol=1e-5, rtol=1e-5)
 
@@ -246,14 +296,15 @@ def test_marft_action_loss_by_hand(normalise: str, power: float) -> None:
     assert found.clipped_N.tolist() == [False] * 3
 
 
-def test_marft_action_clips_whole_turns() -> None:
-    # ε_high = 0.3: e^{0.6/2} = 1.35 is clipped on both its tokens; e^{0.1} is not
-    found = ACTION.surrogate(
-        torch.tensor([0.6, 0.0, 0.1]), torch.zeros(3), torch.ones(3), torch.tensor([0.25, 0.25, 0.5]),
-        torch.tensor([0, 0, 1]), torch.tensor([1, 1]),
+@at_turns
+def test_action_level_clips_whole_turns(method: ActionMethod) -> None:
+    # ε_high = 0.3, tokens' geometric mean: e^{0.6/2} = 1.35 is clipped on both its tokens; e^{0.4/2} = 1.22 is not
+    found = method.surrogate(
+        torch.tensor([0.6, 0.0, 0.1, 0.3]), torch.zeros(4), torch.ones(4), torch.full((4,), 0.25),
+        torch.tensor([0, 0, 1, 1]), torch.tensor([1, 1]),
     )  # fmt: skip
-    assert found.loss.item() == pytest.approx(-0.5 * 1.3 - 0.5 * math.exp(0.1))
-    assert found.clipped_N.tolist() == [True, True, False]
+    assert found.loss.item() == pytest.approx(-0.5 * 1.3 - 0.5 * math.exp(0.2))
+    assert found.clipped_N.tolist() == [True, True, False, False]
 
 
 def test_a_turn_without_words_still_has_a_ratio() -> None:
@@ -263,7 +314,7 @@ def test_a_turn_without_words_still_has_a_ratio() -> None:
     assert found.loss.item() == pytest.approx(-math.exp(0.1))
 
 
-@pytest.mark.parametrize("method", [TOKEN, GRPO], ids=["MarftToken", "Grpo"])
+@at_tokens
 def test_token_level_loss_by_hand(method: Algorithm) -> None:
     # ρ = (2, 1), A = (1, −1), ε_high = 0.3, one turn: −½·1.3 + ½·1
     found = method.surrogate(
@@ -274,13 +325,35 @@ def test_token_level_loss_by_hand(method: Algorithm) -> None:
     assert found.clipped_N.tolist() == [True, False]
 
 
-@METHODS
+@every_method
+def test_every_method_has_a_dual_clip(method: TokenMethod | ActionMethod) -> None:
+    # one token, ρ = 4, A = −1: a loss of 4, or of 3 with a dual clip there
+    one, turn = torch.ones(1), torch.zeros(1, dtype=torch.int64)
+    for dual, loss in ((None, 4.0), (3.0, 3.0)):
+        clipped = replace(method, dual_clip=dual)
+        found = clipped.surrogate(torch.tensor([math.log(4)]), torch.zeros(1), -one, one, turn, one)
+        assert found.loss.item() == pytest.approx(loss)
+        assert found.clipped_N.tolist() == [dual is not None]
+
+
+# --- weights ----------------------------------------------------------------------------------------------------------
+@every_method
 def test_weights_of_a_method_by_hand(method: Algorithm) -> None:
-    found = method.weights(torch.tensor([1, 2, 3]), torch.tensor([0, 1, 0]))
-    assert_close(found, torch.tensor([1 / 2, 1 / 2, 1 / 6]))
+    agents = torch.tensor([0, 1, 0])
+    assert_close(method.weights(torch.tensor([1, 2, 3]), agents, agents), torch.tensor([1 / 2, 1 / 2, 1 / 6]))
 
 
-def test_token_aggregation_reaches_the_weights() -> None:
-    for method in (replace(TOKEN, aggregation="token"), replace(GRPO, aggregation="token")):
-        found = method.weights(torch.tensor([1, 2, 3]), torch.tensor([0, 1, 0]))
-        assert_close(found, torch.tensor([1 / 4, 1 / 2, 1 / 4]))
+@at_tokens
+def test_token_aggregation_reaches_the_weights(method: TokenMethod) -> None:
+    agents = torch.tensor([0, 1, 0])
+    found = replace(method, aggregation="token").weights(torch.tensor([1, 2, 3]), agents, agents)
+    assert_close(found, torch.tensor([1 / 4, 1 / 2, 1 / 4]))
+
+
+@every_method
+def test_agents_that_share_an_adapter_reach_the_weights(method: TokenMethod | ActionMethod) -> None:
+    # agent 0 has two of the three turns: by turn it weighs ⅔, by agent ½
+    lengths, agents, shared = torch.tensor([1, 2, 3]), torch.tensor([0, 1, 0]), torch.zeros(3, dtype=torch.int64)
+    assert_close(method.weights(lengths, agents, shared), torch.tensor([1 / 3, 1 / 6, 1 / 9]))
+    by_agent = replace(method, aggregation="agent")
+    assert_close(by_agent.weights(lengths, agents, shared), torch.tensor([1 / 4, 1 / 4, 1 / 12]))

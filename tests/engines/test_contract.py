@@ -22,7 +22,7 @@ def local() -> Engine:
 
 
 def scripted() -> Engine:
-    return ScriptedEngine(lambda adapter, prompt: f"{adapter} heard {len(prompt)} letters; naïve → Answer: 7")
+    return ScriptedEngine(lambda request: f"{request.adapter} heard {len(request.messages)}; naïve → Answer: 7")
 
 
 @pytest.fixture(params=[local, scripted], scope="module")
@@ -31,10 +31,12 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     return make()
 
 
-def ask(engine: Engine, max_tokens: int, count: int = 8) -> list[Completion]:
+def ask(engine: Engine, max_tokens: int, count: int = 8, stop: tuple[str, ...] = ()) -> list[Completion]:
     prompt = engine.encode(MESSAGES)
-    sampling = Sampling(max_tokens=max_tokens)
-    asked = [Request(adapter="solver", prompt_ids=prompt, sampling=sampling, seed=i) for i in range(count)]
+    sampling = Sampling(max_tokens=max_tokens, stop=stop)
+    asked = [
+        Request(adapter="solver", messages=MESSAGES, prompt_ids=prompt, sampling=sampling, seed=i) for i in range(count)
+    ]
 
     async def play() -> list[Completion]:
         return await asyncio.gather(*map(engine.generate, asked))
@@ -78,3 +80,19 @@ def test_a_completion_keeps_to_its_limit_and_says_so(engine: Engine, limit: int)
 
 def test_the_same_request_has_the_same_answer(engine: Engine) -> None:
     assert ask(engine, 32) == ask(engine, 32)
+
+
+@pytest.mark.parametrize("limit", [3, 64])
+def test_a_completion_ends_before_its_stop_string(engine: Engine, limit: int) -> None:
+    """Of the whole reply: its third and fourth letter; what is drawn up to there is what is drawn without it."""
+    free = ask(engine, max_tokens=64)
+    stop = (free[0].text[2:4], "never said")
+    for whole, said in zip(free, ask(engine, limit, stop=stop), strict=True):
+        assert stop[0] not in said.text
+        assert whole.text.startswith(said.text.rstrip("�"))
+        assert said.token_ids == whole.token_ids[: len(said.token_ids)]
+        assert said.finish == "stop" or len(said.token_ids) == limit
+        if limit == 64 and stop[0] in whole.text:
+            assert said.finish == "stop"
+            assert said.text == whole.text[: whole.text.index(stop[0])]
+            assert len(said.token_ids) < len(whole.token_ids)

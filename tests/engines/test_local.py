@@ -6,37 +6,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from asking import FREE, RANKS, WILD, ask, flat, request, same
 from teams import peft_of, team_of
 
 from marft.engines.local import LocalEngine
-from marft.models.loading import load, render
 from marft.models.scoring import action_span, hidden_states, logprobs
 from marft.models.team import TeamModel
 from marft.types import Completion, Message, PromptTooLong, Request, Sampling
-
-RANKS = {"planner": 4, "solver": 7}
-FREE = Sampling(temperature=1.0, max_tokens=24)
-WILD = Sampling(temperature=3.0, max_tokens=24)  # nano is sure of itself
-TOKENIZER = load("nano", "cpu", "float32").tokenizer
 
 
 @pytest.fixture(scope="module")
 def team() -> TeamModel:
     return team_of(RANKS, std=0.01)
-
-
-def request(number: int = 0, *, adapter: str | None = "planner", sampling: Sampling = FREE, seed: int = 7) -> Request:
-    text = f"Start with {number + 3}. Add {number % 9}." + " Subtract 1." * (number % 4)
-    ids = render(TOKENIZER, [Message(role="user", content=text)])
-    return Request(adapter=adapter, prompt_ids=ids, sampling=sampling, seed=seed)
-
-
-def ask(engine: LocalEngine, *requests: Request) -> list[Completion]:
-    async def all_at_once() -> list[Completion]:
-        async with asyncio.timeout(30):
-            return await asyncio.gather(*map(engine.generate, requests))
-
-    return asyncio.run(all_at_once())
 
 
 def recomputed(team: TeamModel, asked: Sequence[Request], said: Sequence[Completion]) -> torch.Tensor:
@@ -48,17 +29,6 @@ def recomputed(team: TeamModel, asked: Sequence[Request], said: Sequence[Complet
             temperature = torch.full((len(c.token_ids),), r.sampling.temperature)
             found.append(logprobs(team, hidden, torch.tensor(c.token_ids), temperature)[0])
     return torch.cat(found)
-
-
-def flat(said: Sequence[Completion]) -> torch.Tensor:
-    return torch.tensor([logprob for completion in said for logprob in completion.logprobs])
-
-
-def same(one: Completion, other: Completion) -> None:
-    assert one.token_ids == other.token_ids
-    assert one.text == other.text
-    assert one.finish == other.finish
-    assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 1.5])
@@ -318,3 +288,57 @@ def test_tokens_are_counted_and_the_version_is_noted(team: TeamModel) -> None:
     said = ask(engine, *(request(i, seed=i) for i in range(6)))
     assert engine.tokens == sum(len(c.token_ids) for c in said)
     assert {c.version for c in said} == {3}
+
+
+def push(team: TeamModel, adapter: str, seed: int) -> None:
+    """An update in place, large enough to change what is said."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for key, parameter in team.lora.parameters(adapter).items():
+            if key.endswith(".b"):
+                parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
+
+
+def copy_of(team: TeamModel) -> TeamModel:
+    copy = team_of(RANKS)
+    with torch.no_grad():
+        for adapter in RANKS:
+            for key, parameter in copy.lora.parameters(adapter).items():
+                parameter.copy_(team.lora.parameters(adapter)[key])
+    return copy
+
+
+def test_defect_15_no_keys_of_an_old_adapter_are_reused() -> None:
+    """The same prompt and seed before and after an update, greedily and with sampling: an engine that has answered it
+    before says what a fresh one with the new weights says. Also where the update comes while it waits for a seat."""
+    team = team_of(RANKS, std=0.01)
+    engine = LocalEngine(team, 2)
+    messages = (Message(role="user", content="Start with 8. Add 5. Subtract 1."),)
+    samplings = (FREE, WILD, replace(FREE, temperature=0))
+
+    def asked() -> list[Request]:
+        ids = engine.encode(messages)
+        return [Request(adapter="planner", prompt_ids=ids, sampling=sampling, seed=3) for sampling in samplings]
+
+    def check(said: Sequence[Completion], old: Sequence[Completion]) -> None:
+        fresh = LocalEngine(copy_of(team), 2)
+        for each, completion, before in zip(asked(), said, old, strict=True):
+            same(completion, ask(fresh, each)[0])
+            assert completion.token_ids != before.token_ids  # else nothing would be proven
+        torch.testing.assert_close(flat(said[:2]), recomputed(team, asked()[:2], said[:2]), atol=1e-5, rtol=0)
+
+    async def while_others_play() -> list[Completion]:
+        others = [asyncio.create_task(engine.generate(request(i, adapter="solver", seed=i))) for i in range(4)]
+        ours = [asyncio.create_task(engine.generate(each)) for each in asked()]
+        async with asyncio.timeout(30):
+            await others[0]
+            assert len(engine.live) + len(engine.waiting) >= 5  # the others are at it, and ours wait
+            assert all(each.adapter == "solver" for each, _ in engine.live)
+            push(team, "planner", seed=2)
+            return (await asyncio.gather(*others, *ours))[len(others) :]
+
+    first = [ask(engine, each)[0] for each in asked()]
+    push(team, "planner", seed=1)
+    second = [ask(engine, each)[0] for each in asked()]
+    check(second, first)
+    check(asyncio.run(while_others_play()), second)

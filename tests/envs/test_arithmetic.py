@@ -5,22 +5,24 @@ from __future__ import annotations
 import ast
 import inspect
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import toys
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from marft.envs import arithmetic
 from marft.envs.arithmetic import Arithmetic, Chain, apply, draw_chain, split_of
-from marft.types import Completion, Task, Turn
+from marft.types import Completion, Reward, Task, Turn
 
 TASK = Task(id="t", prompt="Start with 17. Add 5. Multiply by 3. Subtract 4.", data={"answer": 62})
 
 
-def turn(text: str) -> Turn:
+def turn(text: str, index: int = 0) -> Turn:
     done = Completion(text=text, token_ids=(1,), logprobs=(0.0,), finish="stop", version=0)
-    return Turn(agent="solver", index=0, nth=0, shown="", observation=(), prompt_ids=(1,), completion=done)
+    return Turn(agent="solver", index=index, nth=0, shown="", observation=(), prompt_ids=(1,), completion=done)
 
 
 def graded(text: str, task: Task = TASK) -> bool:
@@ -124,6 +126,28 @@ def test_grading(text: str, right: bool) -> None:
     assert graded(text) == right
 
 
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("17+5=22\nAnswer: 62", 62),
+        ("Answer: -5", -5),
+        ("Answer: 062", 62),
+        ("62", None),
+        ("", None),
+        ("Answer: 61. Answer: 62", None),
+        ("Answer: 62. Answer: 62", None),
+        ("Answer: " + "9" * 100, None),
+    ],
+)
+def test_what_a_message_answers(text: str, answer: int | None) -> None:
+    assert Arithmetic().answer(text) == answer
+
+
+def test_by_default_a_message_answers_with_its_text() -> None:
+    env = toys.Echo()
+    assert [env.answer(text) for text in (" yes\n", "yes", "", " \n")] == ["yes", "yes", None, None]
+
+
 def test_only_the_last_message_counts() -> None:
     env = Arithmetic()
     state = env.transition(env.reset(TASK), turn("Answer: 62"))
@@ -158,6 +182,56 @@ def test_transition_is_pure(one: str, other: str) -> None:
     env.transition(first, turn(other))
     assert start == env.reset(TASK)
     assert first == env.transition(start, turn(one))
+
+
+# --- feedback ---------------------------------------------------------------------------------------------------------
+def told(env: Arithmetic, *texts: str) -> list[tuple[str, Reward]]:
+    """What is shown and what it is all worth, after each message."""
+    state, found = env.reset(TASK), []
+    for index, text in enumerate(texts):
+        state = env.transition(state, turn(text, 2 * index))  # every second turn is an aside and not heard
+        found.append((env.observe(state), env.reward(state)))
+    return found
+
+
+def test_feedback_step_by_step() -> None:
+    env = Arithmetic(feedback=True)
+    wrong, right = Reward(team=0.0, correct=False, done=False), Reward(team=1.0, correct=True, done=True)
+    assert (env.observe(env.reset(TASK)), env.reward(env.reset(TASK))) == ("", wrong)
+    texts = ["17+5", "Answer: 61", "Be careful.", "Answer: 60", "Answer: 62", "Well done.", "Answer: 7", "Answer: 62"]
+    turns = {0: 0.0, 2: -0.1, 4: 0.0, 6: -0.1, 8: 0.0, 10: 0.0, 12: -0.1, 14: 0.0}
+    expected = [
+        ("", wrong),
+        ("61 is wrong.", wrong),
+        ("61 is wrong.", wrong),
+        ("60 is wrong.", wrong),
+        ("", right),
+        ("", right),  # the latest answer counts, whatever was said after it
+        ("7 is wrong.", wrong),
+        ("", right),
+    ]
+    assert told(env, *texts) == [
+        (shown, replace(reward, turns=dict(list(turns.items())[: i + 1]))) for i, (shown, reward) in enumerate(expected)
+    ]
+
+
+def test_several_answers_are_none() -> None:
+    [_, (shown, reward)] = told(Arithmetic(feedback=True), "Answer: 61", "Answer: 62. Answer: 63")
+    assert (shown, reward.done, reward.turns) == ("61 is wrong.", False, {0: -0.1, 2: 0.0})
+
+
+@given(st.lists(st.sampled_from(["Answer: 62", "Answer: 61", "Hm."]), max_size=4))
+def test_without_feedback_nothing_is_shown_and_no_turn_is_priced(texts: list[str]) -> None:
+    for text, (shown, reward) in zip(texts, told(Arithmetic(), *texts), strict=True):
+        right = text == "Answer: 62"
+        assert (shown, reward) == ("", Reward(team=float(right), correct=right))
+        assert (reward.turns, reward.done) == ({}, True)
+
+
+@pytest.mark.parametrize("feedback", [1, 0, "true", None])
+def test_feedback_is_true_or_false(feedback: Any) -> None:
+    with pytest.raises(ValueError, match=f"^feedback must be true or false, not {feedback!r}$"):
+        Arithmetic(feedback=feedback)
 
 
 def test_defect_14_no_text_is_ever_run() -> None:

@@ -1,10 +1,10 @@
-"""A team plays with the scripted engine: who acts, what each one saw, and what becomes of failures."""
+"""A team plays with a known voice: who acts, what each one saw, and what a workflow can do."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,94 +12,47 @@ import pytest
 import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from voices import TASK, Voice, by_luck, in_turn, prompt, run, team, views
 
-from marft.engines.scripted import ScriptedEngine
 from marft.game import play as playing
-from marft.game.observation import central_state
-from marft.game.play import Agent, Game, play, seed_of
-from marft.game.workflows import Workflow, find_workflow, sequential
-from marft.types import Completion, Episode, MarftError, Message, PromptTooLong, Request, Reward, Sampling, Task
-
-TASK = Task(id="t", prompt="What is 2 + 2?")
-Script = Callable[[str | None, str], str]
+from marft.game.play import Game, seed_of
+from marft.types import Completion, MarftError, Message, Request, Reward, Task, Turn
 
 
-def team(*names: str, **sees: tuple[str, ...]) -> dict[str, Agent]:
-    return {
-        name: Agent(
-            name=name, prompt=f"You are {name.upper()}.", sees=sees.get(name), adapter=name, sampling=Sampling(max_tokens=99)
-        )
-        for name in names
-    }  # fmt: skip
+class Shows(toys.Echo):
+    """Shows what it has heard."""
 
-
-class Listening(ScriptedEngine):
-    """Remembers what it was asked."""
-
-    def __init__(self, script: Script) -> None:
-        super().__init__(script)
-        self.requests: list[Request] = []
-
-    async def generate(self, request: Request) -> Completion:
-        self.requests.append(request)
-        return await super().generate(request)
-
-    def heard(self, adapter: str) -> list[str]:
-        return [bytes(r.prompt_ids).decode() for r in self.requests if r.adapter == adapter]
-
-
-def says_its_name(adapter: str | None, prompt: str) -> str:
-    return f"<{adapter}>"
-
-
-def run(
-    agents: dict[str, Agent],
-    workflow: Workflow = sequential,
-    *,
-    env: Any = None,
-    engine: ScriptedEngine | None = None,
-    sample: int = 0,
-    seed: str = "0",
-    task: Task = TASK,
-) -> Episode:
-    return asyncio.run(
-        play(
-            task=task, sample=sample, team=agents, env=env or toys.Echo(), engine=engine or Listening(says_its_name),
-            workflow=workflow, seed=seed,
-        )
-    )  # fmt: skip
+    def observe(self, state: str) -> str:
+        return f"The board: [{state}]"
 
 
 # --- what an agent sees -----------------------------------------------------------------------------------------------
 def test_defect_01_every_agent_is_told_its_own_role() -> None:
     """Each agent's own system prompt, and no other's, reaches the model: token for token what the turn records."""
-    engine = Listening(says_its_name)
-    agents = team("planner", "solver", "judge")
-    episode = run(agents, engine=engine)
-    for turn, request in zip(episode.turns, engine.requests, strict=True):
+    voice = Voice()
+    agents = team("planner", "solver", "judge", voice=voice)
+    episode = run(agents)
+    for turn, request in zip(episode.turns, voice.requests, strict=True):
         own = agents[turn.agent].prompt
+        assert own is not None
         assert turn.observation[0] == Message(role="system", content=own)
-        assert turn.prompt_ids == request.prompt_ids == engine.encode(turn.observation)
-        text = bytes(request.prompt_ids).decode()
-        assert own in text
-        assert not any(agent.prompt in text for name, agent in agents.items() if name != turn.agent)
+        assert turn.observation == request.messages
+        assert turn.prompt_ids == request.prompt_ids == voice.encode(turn.observation)
+        assert own in prompt(request)
+        assert not any(str(a.prompt) in prompt(request) for name, a in agents.items() if name != turn.agent)
         assert request.adapter == turn.agent
 
 
 def test_without_sees_everybody_sees_all_predecessors() -> None:
-    engine = Listening(says_its_name)
-    run(team("a", "b", "c"), engine=engine)
-    assert [re.findall(r"(\w): <\w>", text) for text in map(engine_text, engine.requests)] == [[], ["a"], ["a", "b"]]
-
-
-def engine_text(request: Request) -> str:
-    return bytes(request.prompt_ids).decode()
+    voice = Voice()
+    run(team("a", "b", "c", voice=voice))
+    assert [re.findall(r"(\w): <\w>", text) for text in map(prompt, voice.requests)] == [[], ["a"], ["a", "b"]]
 
 
 def test_what_the_dependency_function_hides_is_not_shown() -> None:
-    engine = Listening(says_its_name)
-    run(team("a", "b", "c", b=(), c=("a",)), engine=engine)
-    [b], [c] = engine.heard("b"), engine.heard("c")
+    voice = Voice()
+    run(team("a", "b", "c", voice=voice, b=(), c=("a",)))
+    [b], [c] = voice.heard("b"), voice.heard("c")
     assert "<a>" not in b
     assert "<a>" in c
     assert "<b>" not in c
@@ -112,22 +65,44 @@ def test_a_workflow_can_override_who_is_seen() -> None:
         await game.act("b", sees=[])
         await game.act("b", sees=["b"])
 
-    engine = Listening(says_its_name)
-    run(team("a", "b"), workflow, engine=engine)
-    first, second = engine.heard("b")
+    voice = Voice()
+    run(team("a", "b", voice=voice), workflow)
+    first, second = voice.heard("b")
     assert "<a>" not in first
     assert "<a>" not in second
     assert "<b>" in second
 
 
 def test_the_environments_words_are_shown_and_recorded() -> None:
-    class Shows(toys.Echo):
-        def observe(self, state: str) -> str:
-            return f"The board: [{state}]"
-
     episode = run(team("a", "b"), env=Shows())
     assert [turn.shown for turn in episode.turns] == ["The board: []", "The board: [<a>]"]
     assert "The board: [<a>]" in episode.turns[1].observation[1].content
+
+
+def test_a_note_comes_after_what_the_environment_shows() -> None:
+    async def workflow(game: Game) -> None:
+        await game.act("a", note="Be brief.")
+        await game.act("a")
+
+    assert [turn.shown for turn in run(team("a"), workflow).turns] == ["Be brief.", ""]
+    episode = run(team("a"), workflow, env=Shows())
+    assert views(episode) == [
+        ("a", "What is 2 + 2?\n\nThe board: []\n\nBe brief."),
+        ("a", "What is 2 + 2?\n\nThe board: [<a>]\n\na: <a>"),
+    ]
+    assert [turn.shown for turn in episode.turns] == ["The board: []\n\nBe brief.", "The board: [<a>]"]
+
+
+def test_an_aside_is_for_the_team_alone() -> None:
+    async def workflow(game: Game) -> None:
+        await game.act("a", aside=True)
+        await game.act("b")
+
+    episode = run(team("a", "b"), workflow, env=Shows())
+    assert [turn.aside for turn in episode.turns] == [True, False]
+    assert [turn.index for turn in episode.turns] == [0, 1]
+    assert views(episode)[1] == ("b", "What is 2 + 2?\n\nThe board: []\n\na: <a>")
+    assert episode.reward == toys.Echo().reward("<b>")
 
 
 def test_defect_02_a_branch_never_contains_what_it_did_not_see() -> None:
@@ -140,11 +115,11 @@ def test_defect_02_a_branch_never_contains_what_it_did_not_see() -> None:
 
     counts: dict[str | None, int] = {}
 
-    def script(adapter: str | None, prompt: str) -> str:
-        counts[adapter] = counts.get(adapter, 0) + 1
-        return f"<{adapter}{counts[adapter]}>"
+    def script(request: Request) -> str:
+        counts[request.adapter] = counts.get(request.adapter, 0) + 1
+        return f"<{request.adapter}{counts[request.adapter]}>"
 
-    episode = run(team("pro", "con", "judge"), debate, engine=Listening(script))
+    episode = run(team("pro", "con", "judge", voice=Voice(script)), debate)
     seen = [set(re.findall(r"<(?:pro|con)\d>", turn.observation[1].content)) for turn in episode.turns]
     first = {"<pro1>", "<con1>"}
     assert seen == [set(), set(), first, first, first | {"<pro2>", "<con2>"}]
@@ -152,10 +127,10 @@ def test_defect_02_a_branch_never_contains_what_it_did_not_see() -> None:
         assert bytes(turn.prompt_ids).decode() == "\n".join(f"<{m.role}> {m.content}" for m in turn.observation)
 
 
-names = st.lists(st.sampled_from("abcd"), min_size=1, max_size=3)
+names = st.lists(st.sampled_from("abcd"), min_size=1, max_size=4)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(names, max_size=5),
     st.dictionaries(st.sampled_from("abcd"), st.lists(st.sampled_from("abcd"), max_size=3).map(tuple)),
@@ -163,18 +138,21 @@ names = st.lists(st.sampled_from("abcd"), min_size=1, max_size=3)
 def test_an_agent_sees_exactly_what_the_dependency_function_lets_through(
     plan: list[list[str]], sees: dict[str, tuple[str, ...]]
 ) -> None:
+    given_back: list[tuple[Turn, ...]] = []
+
     async def workflow(game: Game) -> None:
         for together in plan:
-            await game.act(*together)
+            given_back.append(await game.act(*together))
 
     spoken = iter(range(100))
-    engine = Listening(lambda adapter, prompt: f"#{next(spoken)}#")
-    episode = run(team(*"abcd", **sees), workflow, engine=engine)
+    episode = run(team(*"abcd", voice=Voice(lambda request: f"#{next(spoken)}#"), **sees), workflow)
     past: list[Any] = []
     left = list(episode.turns)
-    for together in plan:
+    for together, back in zip(plan, given_back, strict=True):
         now, left = left[: len(together)], left[len(together) :]
         assert [turn.agent for turn in now] == sorted(together)
+        assert [turn.agent for turn in back] == together
+        assert sorted(back, key=lambda turn: turn.index) == now
         for turn in now:
             visible = [t.text for t in past if turn.agent not in sees or t.agent in sees[turn.agent]]
             assert re.findall(r"#\d+#", turn.observation[1].content) == visible
@@ -185,20 +163,13 @@ def test_an_agent_sees_exactly_what_the_dependency_function_lets_through(
         assert [t.nth for t in past if t.agent == name] == list(range(sum(t.agent == name for t in past)))
 
 
-def test_central_state_shows_everything_whatever_was_hidden() -> None:
-    episode = run(team("a", "b", "c", b=(), c=()))
-    system, user = central_state(task=TASK, shown="board", turns=episode.turns[:2], next_agent="c")
-    assert "Next: c" in system.content
-    assert user.content == f"{TASK.prompt}\n\nboard\n\na: <a>\n\nb: <b>"
-
-
 # --- who acts when ----------------------------------------------------------------------------------------------------
 def test_sequential_is_the_teams_order() -> None:
     assert [turn.agent for turn in run(team("z", "a", "m")).turns] == ["z", "a", "m"]
 
 
 def test_parallel_turns_come_in_the_teams_order_whoever_is_first() -> None:
-    class Slow(Listening):
+    class Slow(Voice):
         async def generate(self, request: Request) -> Completion:
             await asyncio.sleep(0.02 if request.adapter == "a" else 0)
             return await super().generate(request)
@@ -207,11 +178,26 @@ def test_parallel_turns_come_in_the_teams_order_whoever_is_first() -> None:
         made = await game.act("c", "b", "a")
         assert [turn.agent for turn in made] == ["c", "b", "a"]  # as asked for
 
-    engine = Slow(says_its_name)
-    episode = run(team("a", "b", "c"), workflow, engine=engine)
+    voice = Slow()
+    episode = run(team("a", "b", "c", voice=voice), workflow)
     assert [(turn.agent, turn.index) for turn in episode.turns] == [("a", 0), ("b", 1), ("c", 2)]
-    assert [r.adapter for r in engine.requests] == ["b", "c", "a"]
+    assert [r.adapter for r in voice.requests] == ["b", "c", "a"]
     assert episode.reward == toys.Echo().reward("<a><b><c>")
+
+
+def test_an_agent_may_speak_several_times_at_once() -> None:
+    """Each is a turn of its own with its own luck, and comes back where it was named."""
+
+    async def workflow(game: Game) -> None:
+        made = await game.act("b", "a", "b")
+        assert [(turn.agent, turn.nth, turn.index) for turn in made] == [("b", 0, 1), ("a", 0, 0), ("b", 1, 2)]
+
+    voice = Voice(by_luck)
+    episode = run(team("a", "b", voice=voice), workflow)
+    assert [(turn.agent, turn.nth) for turn in episode.turns] == [("a", 0), ("b", 0), ("b", 1)]
+    assert len({request.seed for request in voice.requests}) == 3
+    assert len({turn.text for turn in episode.turns}) == 3
+    assert {turn.observation[1].content for turn in episode.turns} == {TASK.prompt}
 
 
 def test_nth_counts_each_agents_own_turns() -> None:
@@ -224,52 +210,52 @@ def test_nth_counts_each_agents_own_turns() -> None:
     assert [(t.agent, t.nth) for t in turns] == [("a", 0), ("a", 1), ("b", 0), ("a", 2), ("b", 1), ("b", 2)]
 
 
+def test_each_agent_speaks_with_its_own_voice() -> None:
+    one, other = Voice(lambda request: "one"), Voice(lambda request: "other")
+    agents = team("a", "b", voice=one)
+    agents["b"] = replace(agents["b"], voice=other)
+    assert [turn.text for turn in run(agents).turns] == ["one", "other"]
+    assert (len(one.requests), len(other.requests)) == (1, 1)
+
+
 def test_an_episode_is_cut_off_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     async def forever(game: Game) -> None:
         while True:
             await game.act("a")
-            await game.act("b", "c")
+            await game.act("c", "b", note="Go on.")
 
     monkeypatch.setattr(playing, "MAX_TURNS", 8)
-    episode = run(team("a", "b", "c"), forever)
-    assert (episode.ended, episode.cut_before, len(episode.turns)) == ("cut_off", "b", 7)
-    assert episode.reward == toys.Echo().reward("".join(turn.text for turn in episode.turns))
+    episode = run(team("a", "b", "c"), forever, env=Shows(), ended="cut_off")
+    said = "".join(turn.text for turn in episode.turns)
+    assert (episode.cut_before, len(episode.turns)) == ("b", 7)
+    assert episode.cut_shown == f"The board: [{said}]\n\nGo on."
+    assert episode.reward == toys.Echo().reward(said)
 
 
 def test_a_full_length_episode_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(playing, "MAX_TURNS", 3)
-    episode = run(team("a", "b", "c"))
-    assert (episode.ended, episode.cut_before) == ("terminated", None)
-
-
-def test_a_workflow_of_ones_own_by_name() -> None:
-    episode = run(team("planner", "solver"), find_workflow("toys:both"))
-    assert [turn.agent for turn in episode.turns] == ["planner", "solver"]
-    assert "<planner>" not in episode.turns[1].observation[1].content
-
-
-@pytest.mark.parametrize("name", ["toys:nothing", "no_such_module:f", ":f", "..up:f", "toys:TINY"])
-def test_a_workflow_that_cannot_be_found_is_one_line(name: str) -> None:
-    with pytest.raises(MarftError, match=rf"^team\.workflow: .*{re.escape(name)}"):
-        find_workflow(name)
-
-
-def test_a_workflow_that_is_not_async_is_one_line() -> None:
-    with pytest.raises(MarftError, match=r"^team\.workflow: 'toys:files' is not an async function"):
-        find_workflow("toys:files")
+    assert run(team("a", "b", "c")).cut_before is None
 
 
 def test_two_acts_at_once_are_refused() -> None:
     async def overlapping(game: Game) -> None:
         await asyncio.gather(game.act("a"), game.act("b"))
 
-    class Slow(ScriptedEngine):
+    async def talking_over(game: Game) -> None:
+        async def tool() -> None:
+            game.say("tool", "4")
+
+        await asyncio.gather(game.act("a"), tool())
+
+    class Slow(Voice):
         async def generate(self, request: Request) -> Completion:
             await asyncio.sleep(0)
             return await super().generate(request)
 
     with pytest.raises(MarftError, match=r"name both agents in one call"):
-        run(team("a", "b"), overlapping, engine=Slow(says_its_name))
+        run(team("a", "b", voice=Slow()), overlapping)
+    with pytest.raises(MarftError, match=r"game\.say while game\.act is under way"):
+        run(team("a", "b", voice=Slow()), talking_over)
 
 
 def test_seeing_somebody_who_is_not_on_the_team() -> None:
@@ -285,70 +271,110 @@ def test_an_agent_that_is_not_on_the_team() -> None:
         run(team("a", "b"), toys.stranger)
 
 
-# --- failures are data ------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("method", "after"),
-    [("reset", 0), ("observe", 0), ("observe", 1), ("transition", 0), ("transition", 1), ("reward", 0)],
-)
-def test_an_environment_that_raises_fails_the_episode(method: str, after: int) -> None:
-    episode = run(team("a", "b"), env=toys.Breaks(method, after, "oh no"))
-    assert (episode.ended, episode.error) == ("failed", f"environment.{method} raised RuntimeError: oh no")
-    assert episode.reward == Reward(team=0.0)
-    assert len(episode.turns) == (2 if method == "reward" else after)
+def test_whom_the_workflow_spoke_for_cannot_act() -> None:
+    async def workflow(game: Game) -> None:
+        game.say("tool", "4")
+        await game.act("tool", sees=["tool"])
+
+    with pytest.raises(MarftError, match=r"names 'tool' in game\.act; the team has a"):
+        run(team("a"), workflow)
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), None, "1"])
-def test_a_reward_that_is_no_number_fails_the_episode(number: Any) -> None:
-    class Team(toys.Echo):
-        def reward(self, state: str) -> Reward:
-            return Reward(team=number)
+def test_a_list_of_names_in_place_of_names() -> None:
+    async def workflow(game: Game) -> None:
+        await game.act(["a", "b"])  # type: ignore[arg-type]
 
-    class OfATurn(toys.Echo):
-        def reward(self, state: str) -> Reward:
-            return Reward(team=0.0, turns={1: number})
-
-    for env in (Team(), OfATurn()):
-        episode = run(team("a", "b"), env=env)
-        assert (episode.ended, episode.error) == (
-            "failed",
-            f"the environment's reward is {number}, not a finite number",
-        )
+    with pytest.raises(MarftError, match=r"names \['a', 'b'\] in game\.act; the team has a, b"):
+        run(team("a", "b"), workflow)
 
 
-@pytest.mark.parametrize(("method", "given"), [("reward", "float"), ("observe", "NoneType")])
-def test_a_wrong_kind_of_answer_fails_the_episode(method: str, given: str) -> None:
-    episode = run(team("a"), env=toys.Returns(method))
-    assert episode.ended == "failed"
-    assert episode.error is not None
-    assert episode.error.startswith(f"environment.{method} returned {given}")
+# --- what a workflow can say, ask and count ---------------------------------------------------------------------------
+def test_what_no_model_said() -> None:
+    async def workflow(game: Game) -> None:
+        await game.act("a")
+        game.say("tool", "4")
+        made = game.say("tool", "5")
+        assert made is game.turns[-1]
+        await game.act("a", sees=["tool"])
+
+    episode = run(team("a"), workflow, env=Shows())
+    _, first, second, last = episode.turns
+    assert first == Turn(
+        agent="tool", index=1, nth=0, shown="The board: [<a>]", observation=(), prompt_ids=(),
+        completion=Completion(text="4", token_ids=(), logprobs=(), finish="stop", version=0),
+    )  # fmt: skip
+    assert (second.index, second.nth, second.text, second.aside) == (2, 1, "5", False)
+    assert last.observation[1].content == "What is 2 + 2?\n\nThe board: [<a>45]\n\ntool: 4\n\ntool: 5"
+    assert episode.reward == toys.Echo().reward("<a>45<a>")
 
 
-def test_a_prompt_that_outgrew_the_model_fails_the_episode() -> None:
-    class Short(ScriptedEngine):
-        async def generate(self, request: Request) -> Completion:
-            if request.adapter == "b":
-                raise PromptTooLong("too long")
-            return await super().generate(request)
+@pytest.mark.parametrize(("name", "text", "line"), [("a", "4", "lets 'a' say"), ("tool", 4, "gives game.say int")])
+def test_what_cannot_be_said(name: str, text: Any, line: str) -> None:
+    async def workflow(game: Game) -> None:
+        game.say(name, text)
 
-    episode = run(team("a", "b"), engine=Short(says_its_name))
-    assert (episode.ended, episode.error, len(episode.turns)) == ("failed", "b: too long", 1)
+    with pytest.raises(MarftError, match=re.escape(line)):
+        run(team("a"), workflow)
 
 
-def test_our_own_bugs_are_not_caught() -> None:
-    class Broken(ScriptedEngine):
-        async def generate(self, request: Request) -> Completion:
-            raise KeyError("a bug")
+def test_saying_counts_toward_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forever(game: Game) -> None:
+        while True:
+            game.say("clock", "tick")
 
-    with pytest.raises(KeyError):
-        run(team("a"), engine=Broken(says_its_name))
+    monkeypatch.setattr(playing, "MAX_TURNS", 5)
+    episode = run(team("a"), forever, env=Shows(), ended="cut_off")
+    assert (len(episode.turns), episode.cut_before) == (5, "clock")
+    assert episode.cut_shown == "The board: [tickticktickticktick]"
+
+
+class Thrice(toys.Echo):
+    """Is done once it has heard three messages; the first letter is the answer."""
+
+    def reward(self, state: str) -> Reward:
+        return Reward(team=1.0, done=len(state) == 3)
+
+    def answer(self, text: str) -> Any:
+        return {"l": ["a list"], "n": None}.get(text, text[0])
+
+
+def test_a_workflow_asks_whether_the_task_is_done() -> None:
+    async def workflow(game: Game) -> None:
+        while not game.done():
+            await game.act("a")
+
+    assert len(run(team("a", voice=Voice(lambda request: "x")), workflow, env=Thrice()).turns) == 3
+
+
+def test_a_workflow_asks_what_a_turn_answers() -> None:
+    async def workflow(game: Game) -> None:
+        made = await game.act("a", "a", "a")
+        assert [game.answer(turn) for turn in made] == ["y", None, "z"]
+        [bad] = await game.act("a")
+        game.answer(bad)
+
+    episode = run(team("a", voice=Voice(in_turn("yes", "n", "zero", "l"))), workflow, env=Thrice(), ended="failed")
+    assert episode.error == "environment.answer returned list, which cannot be counted"
+
+
+def test_a_workflow_counts() -> None:
+    async def workflow(game: Game) -> None:
+        for what in ("retry", "retry", "malformed"):
+            game.count(what)
+        await game.act("a")
+
+    assert run(team("a"), workflow).counts == {"retry": 2, "malformed": 1}
+    assert run(team("a")).counts == {}
+    failed = run(team("a"), workflow, env=toys.Breaks("transition"), ended="failed")
+    assert failed.counts == {"retry": 2, "malformed": 1}
 
 
 # --- luck -------------------------------------------------------------------------------------------------------------
 def test_every_turn_has_its_own_luck_and_keeps_it() -> None:
     def seeds(seed: str, sample: int, task: Task) -> Sequence[int]:
-        engine = Listening(says_its_name)
-        run(team("a", "b"), engine=engine, seed=seed, sample=sample, task=task)
-        return [request.seed for request in engine.requests]
+        voice = Voice()
+        run(team("a", "b", voice=voice), seed=seed, sample=sample, task=task)
+        return [request.seed for request in voice.requests]
 
     other = replace(TASK, id="u")
     drawn = [s for seed in "01" for sample in (0, 1, 2) for task in (TASK, other) for s in seeds(seed, sample, task)]

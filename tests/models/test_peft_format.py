@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from teams import fill_b, team_of
 
 from marft.models.loading import load
-from marft.models.peft_format import CONFIG, VALUE_HEAD, WEIGHTS, load_adapter, save_adapter
+from marft.models.peft_format import CONFIG, VALUE_HEAD, WEIGHTS, load_adapter, read_scaling, save_adapter
 from marft.models.scoring import Span, hidden_states
 from marft.models.team import TeamModel
 from marft.types import MarftError
@@ -32,7 +32,7 @@ def error_of(folder: Path, *, team: TeamModel | None = None, name: str = "planne
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    save_adapter(make(), "planner", tmp_path / "planner", "nano")
+    save_adapter(make(), "planner", tmp_path / "planner")
     return tmp_path / "planner"
 
 
@@ -42,14 +42,14 @@ def saved_critic(tmp_path: Path) -> Path:
     with torch.no_grad():
         team.value_heads["critic"].weight.normal_()
         team.value_heads["critic"].bias.fill_(0.25)
-    save_adapter(team, "critic", tmp_path / "critic", "nano")
+    save_adapter(team, "critic", tmp_path / "critic")
     return tmp_path / "critic"
 
 
 @pytest.mark.parametrize("targets", ["all-linear", ("q_proj", "up_proj")])
 def test_peft_loads_what_we_write(tmp_path: Path, targets: str | tuple[str, ...]) -> None:
     team = make(targets=targets)
-    save_adapter(team, "planner", tmp_path, "nano")
+    save_adapter(team, "planner", tmp_path)
     base = load("nano", "cpu", "float32").model
     ids = torch.tensor([IDS])
     alone = base(input_ids=ids).logits
@@ -63,10 +63,16 @@ def test_a_round_trip_keeps_every_byte(saved: Path, tmp_path: Path) -> None:
     team = make()
     fill_b(team, 0.3, seed=9)
     load_adapter(team, "planner", saved)
-    save_adapter(team, "planner", tmp_path / "again", "nano")
+    save_adapter(team, "planner", tmp_path / "again")
     for name in (WEIGHTS, CONFIG):
         assert (saved / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
     assert not (saved / VALUE_HEAD).exists()
+
+
+def test_the_config_says_on_which_base_and_how_it_scales(saved: Path) -> None:
+    config = json.loads((saved / CONFIG).read_text())
+    assert (config["base_model_name_or_path"], config["peft_type"]) == ("nano", "LORA")
+    assert read_scaling(saved / CONFIG) == (9.0, 4)  # alpha, rank
 
 
 def test_loading_changes_no_other_adapter(saved: Path) -> None:
@@ -84,7 +90,7 @@ def test_a_critic_keeps_its_value_head(saved_critic: Path, tmp_path: Path) -> No
     load_adapter(team, "critic", saved_critic)
     hidden = torch.randn(5, 128)
     assert team.values("critic", hidden).abs().min() > 0
-    save_adapter(team, "critic", tmp_path / "again", "nano")
+    save_adapter(team, "critic", tmp_path / "again")
     for name in (WEIGHTS, CONFIG, VALUE_HEAD):
         assert (saved_critic / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
 

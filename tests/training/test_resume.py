@@ -91,7 +91,7 @@ def trap(where: str, nth: int) -> Callable[[], None]:
 POINTS = {
     "before the first evaluation": ("marft.training.trainer:evaluate", 1),
     "in the first save": ("marft.training.saving:save_adapter", 2),
-    "after the first rollout": ("marft.training.trainer:Trainer.prepare", 1),
+    "after the first rollout": ("marft.training.trainer:Trainer.estimate", 1),
     "in the middle of an update": ("marft.training.learner:Learner._clip", 6),
     "between episodes and metrics": ("marft.runs.directory:RunDirectory.append_metrics", 3),
     "in the middle of a save": ("marft.training.saving:save_adapter", 5),
@@ -138,11 +138,11 @@ def test_a_line_torn_by_the_kill_is_written_again(whole: Path, tmp_path: Path) -
 
 def test_a_run_killed_twice(whole: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    killed(run, trap("marft.training.trainer:Trainer.prepare", 2))
+    killed(run, trap("marft.training.trainer:Trainer.estimate", 2))
     child = os.fork()
     if child == 0:
         try:
-            trap("marft.training.trainer:Trainer.prepare", 4)()
+            trap("marft.training.trainer:Trainer.estimate", 4)()
             main(["train", "--resume", "--run", str(run)])
         finally:
             os._exit(0)

@@ -16,7 +16,6 @@ import marft
 from marft.cli import main
 from marft.config import load_config, parse, parse_yaml
 from marft.game.play import Game
-from marft.training.trainer import task_order
 
 AGENT_KEYS = {"reward", "advantage_std", "kl", "clip_fraction", "entropy", "length", "grad_norm", "staleness"}
 Train = Callable[..., Path]
@@ -194,26 +193,6 @@ def test_failed_episodes_are_left_out(train: Train) -> None:
     assert len(written) - len(failed) == sum(10 - row["failed"] for row in found)
 
 
-def test_no_task_comes_twice_before_all_came_once(train: Train) -> None:
-    run = train(
-        "train.tasks=2", "train.samples=1", "train.minibatches=1", "train.iterations=5", "eval.tasks=0",
-        "team.agents.planner.max_tokens=1", "team.agents.solver.max_tokens=1",
-    )  # fmt: skip
-    drawn = [row["task"] for row in rows(run / "episodes.jsonl")]
-    assert len(drawn) == 10
-    first, second = drawn[:5], drawn[5:]
-    assert sorted(first) == sorted(second) == [f"train/{i}" for i in range(5)]
-    assert first != second
-
-
-def test_task_order_is_a_permutation_of_its_seed_and_epoch() -> None:
-    orders = [task_order(seed, epoch, 50) for seed in (0, 1) for epoch in (0, 1, 2)]
-    assert all(sorted(order) == list(range(50)) for order in orders)
-    assert len({tuple(order) for order in orders}) == 6
-    assert task_order(1, 2, 50) == orders[-1]
-    assert task_order(2**63 - 1, 5, 3)
-
-
 # --- starting from something ------------------------------------------------------------------------------------------
 def test_init_from_a_run_and_from_exported_folders(train: Train, tmp_path: Path) -> None:
     old = train("algorithm=marft-token")
@@ -301,11 +280,3 @@ def test_the_embedded_environment_trains_too(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert main(["train", *TINY, "eval.tasks=0", "train.iterations=1", "--run", str(run)]) == 0
     assert rows(run / "episodes.jsonl")[0]["task"].startswith("arithmetic/train/2/")
-
-
-def test_a_task_that_comes_twice_in_an_iteration_is_sampled_afresh(train: Train) -> None:
-    """Five tasks, ten drawn: every episode has its own luck."""
-    run = train("env.size=5", "train.tasks=10", "train.samples=2", "train.iterations=1", "track.episodes=20")
-    episodes = rows(run / "episodes.jsonl")
-    assert len(episodes) == 20
-    assert len({(row["task"], row["sample"]) for row in episodes}) == 20

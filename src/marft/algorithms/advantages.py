@@ -1,4 +1,8 @@
-"""Advantages from values: one recursion serves action-level and token-level GAE, chained from agent to agent."""
+"""Advantages: from values by one recursion (action- and token-level GAE), and from scores compared within groups.
+
+Group statistics are taken in double: sums of equal float32 numbers are exact there, so that a group of one, or without
+spread, gets exactly 0 and no rounding is blown up by a small deviation.
+"""
 
 from __future__ import annotations
 
@@ -39,47 +43,79 @@ def gae(
 
 
 def action_gae(
-    rewards_EK: Tensor, values_EK: Tensor, mask_EK: Tensor, final_E: Tensor, *, gamma: float, lam: float
+    rewards_EK: Tensor, values_EK: Tensor, discount_EK: Tensor, mask_EK: Tensor, final_E: Tensor, *, lam: float
 ) -> Tensor:
-    """MARFT-A: a step is a whole turn, so agent k bootstraps from the next agent to act in the same episode."""
-    ones = torch.ones_like(values_EK)
-    return gae(rewards_EK, values_EK, gamma * ones, lam * ones, mask_EK, final_E)
+    """MARFT-A: a step is a whole turn, so agent k bootstraps from the next agent to act in the same episode.
+
+    `discount_EK` reaches from a turn to the next one in the row; where it is 0, A_k = r_k − V_k.
+    """
+    return gae(rewards_EK, values_EK, discount_EK, lam * torch.ones_like(values_EK), mask_EK, final_E)
 
 
 def token_gae(
     rewards_ET: Tensor,
     values_ET: Tensor,
     ends_ET: Tensor,
+    discount_ET: Tensor,
     mask_ET: Tensor,
     final_E: Tensor,
     *,
-    gamma: float,
     lam: float,
     token_gamma: float = 1.0,
     token_lam: float = 1.0,
 ) -> Tensor:
-    """MARFT-T: a step is a token. γ_w and λ_w inside an action, γ and λ from its last token (`ends`) to the next turn.
+    """MARFT-T: a step is a token. γ_w and λ_w inside an action; from its last token (`ends`) to the next turn the turn's
+    discount and λ. `discount_ET` is read on `ends` alone.
 
     γ_w = γ and λ_w = λ is the plain token MDP; γ_w = 1 is the Bellman backup with action decomposition (POAD).
     """
     ends = ends_ET.bool()
-    discount = torch.where(ends, gamma, token_gamma)
+    discount = torch.where(ends, discount_ET, token_gamma)
     decay = torch.where(ends, lam, token_lam)
     return gae(rewards_ET, values_ET, discount.to(values_ET), decay.to(values_ET), mask_ET, final_E)
 
 
-def group_relative(scores_N: Tensor, groups_N: Tensor, *, std_floor: float) -> Tensor:
-    """A = (c − mean) / max(std, floor) within each group (GRPO, arXiv 2402.03300); population statistics.
-
-    Groups are named by `groups_N` (any integers), never by position. A group of one, or without spread, gives 0.
-    """
+def group_mean(x_N: Tensor, groups_N: Tensor) -> Tensor:
+    """Each entry's group mean [N]. Groups are named by `groups_N` (any integers), never by position."""
     _, group = groups_N.unique(return_inverse=True)
-    scores = scores_N.double()  # in float32, equal scores differ from their mean by rounding, and the floor is small
-    count = torch.bincount(group).double()
-    mean = torch.zeros_like(count).index_add_(0, group, scores) / count
-    centred = scores - mean[group]
-    std = (torch.zeros_like(count).index_add_(0, group, centred.square()) / count).sqrt()
-    return (centred / std[group].clamp(min=std_floor)).to(scores_N)
+    count = torch.bincount(group).to(x_N)
+    return (torch.zeros_like(count).index_add_(0, group, x_N) / count)[group]
+
+
+def group_relative(scores_N: Tensor, groups_N: Tensor, *, std_floor: float) -> Tensor:
+    """A = (c − mean) / max(std, floor) within each group (GRPO, arXiv 2402.03300); population statistics."""
+    scores = scores_N.double()
+    distance = scores - group_mean(scores, groups_N)
+    std = group_mean(distance.square(), groups_N).sqrt()
+    return (distance / std.clamp(min=std_floor)).to(scores_N)
+
+
+def centred(scores_N: Tensor, groups_N: Tensor) -> Tensor:
+    """A = c − mean within each group, not divided (Dr. GRPO, arXiv 2503.20783)."""
+    scores = scores_N.double()
+    return (scores - group_mean(scores, groups_N)).to(scores_N)
+
+
+def leave_one_out(scores_N: Tensor, groups_N: Tensor) -> Tensor:
+    """A_i = c_i − mean of the others of its group (RLOO, arXiv 2402.14740), which is (c_i − mean) · n / (n − 1)."""
+    scores = scores_N.double()
+    distance = scores - group_mean(scores, groups_N)
+    _, group, count = groups_N.unique(return_inverse=True, return_counts=True)
+    stretch: Tensor = count.double() / (count - 1).clamp(min=1)
+    return (distance * stretch[group]).to(scores_N)
+
+
+def running_baseline(scores_K: Tensor, agents_K: Tensor, baseline_A: Tensor, *, decay: float) -> tuple[Tensor, Tensor]:
+    """A = c − b of the turn's agent, and the baselines for the next batch (RAE, SPIRAL, arXiv 2506.24119).
+
+    b ← decay · b + (1 − decay) · the mean of the agent's scores; an agent without scores keeps its own. Advantages use
+    the baselines from before the batch, so its order does not matter and no score is compared with itself.
+    """
+    old_K = baseline_A[agents_K]
+    mean_K = group_mean(scores_K.double(), agents_K)
+    following_A = baseline_A.clone()
+    following_A[agents_K] = (decay * old_K + (1 - decay) * mean_K).to(baseline_A)
+    return scores_K - old_K.to(scores_K), following_A
 
 
 def whiten(advantages_N: Tensor, agents_N: Tensor) -> Tensor:
@@ -87,7 +123,7 @@ def whiten(advantages_N: Tensor, agents_N: Tensor) -> Tensor:
     whitened = torch.zeros_like(advantages_N)
     for agent in agents_N.unique():
         own = agents_N == agent
-        entries = advantages_N[own].double()  # so that equal entries have no spread by rounding
+        entries = advantages_N[own].double()
         floor = 1e-8 + 1e-5 * float(entries.abs().max())  # a spread below it is rounding
         whitened[own] = ((entries - entries.mean()) / entries.std(correction=0).clamp(min=floor)).to(whitened)
     return whitened

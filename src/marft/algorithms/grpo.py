@@ -20,4 +20,4 @@ class Grpo(TokenLevel):
 
     def estimate(self, experience: Experience) -> Estimate:
         advantages = group_relative(experience.score_K, experience.group_K, std_floor=self.std_floor)
-        return Estimate(advantages_N=advantages[experience.turn_N], returns=None)
+        return Estimate(advantages_N=advantages[experience.turn_N])

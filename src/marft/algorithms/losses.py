@@ -11,26 +11,42 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Aggregation = Literal["token", "turn"]
+Aggregation = Literal["token", "turn", "agent"]
+KlKind = Literal["k1", "k2", "k3"]
 
 
-def clipped_surrogate(ratio: Tensor, advantages: Tensor, *, low: float, high: float) -> Tensor:
-    """−min(ρA, clip(ρ, 1−ε_low, 1+ε_high)A): PPO's pessimistic bound (arXiv 1707.06347), per entry."""
-    return -torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
+def clipped_surrogate(ratio: Tensor, advantages: Tensor, *, low: float, high: float, dual: float | None) -> Tensor:
+    """−min(ρA, clip(ρ, 1−ε_low, 1+ε_high)A): PPO's pessimistic bound (arXiv 1707.06347), per entry.
+
+    With a dual clip (arXiv 1912.09729), where A < 0, the objective is at least dual · A, dual > 1: a bad action that
+    became very likely pulls with a bounded loss.
+    """
+    loss = -torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
+    if dual is None:
+        return loss
+    return torch.where(advantages < 0, torch.minimum(loss, -dual * advantages), loss)
 
 
-def is_clipped(ratio: Tensor, advantages: Tensor, *, low: float, high: float) -> Tensor:
+def is_clipped(ratio: Tensor, advantages: Tensor, *, low: float, high: float, dual: float | None) -> Tensor:
     """Where the surrogate's gradient is cut off."""
-    return ((ratio > 1 + high) & (advantages > 0)) | ((ratio < 1 - low) & (advantages < 0))
+    clipped = ((ratio > 1 + high) & (advantages > 0)) | ((ratio < 1 - low) & (advantages < 0))
+    return clipped if dual is None else clipped | ((ratio > dual) & (advantages < 0))
 
 
 def token_surrogate(
-    logprobs_N: Tensor, old_N: Tensor, advantages_N: Tensor, weight_N: Tensor, *, low: float, high: float
+    logprobs_N: Tensor,
+    old_N: Tensor,
+    advantages_N: Tensor,
+    weight_N: Tensor,
+    *,
+    low: float,
+    high: float,
+    dual: float | None,
 ) -> tuple[Tensor, Tensor]:
     """Token-level policy loss with ρ_t = exp(ℓ_t − ℓ_t^old): its weighted sum, and where it was clipped."""
     ratio = (logprobs_N - old_N).exp()
-    loss = clipped_surrogate(ratio, advantages_N, low=low, high=high)
-    return (loss * weight_N).sum(), is_clipped(ratio, advantages_N, low=low, high=high)
+    loss = clipped_surrogate(ratio, advantages_N, low=low, high=high, dual=dual)
+    return (loss * weight_N).sum(), is_clipped(ratio, advantages_N, low=low, high=high, dual=dual)
 
 
 def sum_by_turn(per_token_N: Tensor, turn_N: Tensor, turns: int) -> Tensor:
@@ -43,10 +59,26 @@ def action_ratio(log_ratio_N: Tensor, turn_N: Tensor, divisor_K: Tensor) -> Tens
     return (sum_by_turn(log_ratio_N, turn_N, len(divisor_K)) / divisor_K).exp()
 
 
-def kl_k3(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """KL(π || π_ref) estimated per token as e^d − d − 1, d = ℓ_ref − ℓ: unbiased and never negative."""
+def kl_estimate(logprobs: Tensor, reference: Tensor, kind: KlKind) -> Tensor:
+    """KL(π || π_ref) per token sampled from π, with d = ℓ_ref − ℓ: k1 = −d, k2 = ½d², k3 = e^d − d − 1.
+
+    k1 and k3 are unbiased, k2 and k3 never negative (Schulman, "Approximating KL divergence", 2020). As a loss they
+    differ: at π, k2's expected gradient is that of the KL, k3's is that of KL(π_ref || π), k1's is 0.
+    """
     d = reference - logprobs
-    return d.exp() - d - 1
+    match kind:
+        case "k1":
+            return -d
+        case "k2":
+            return 0.5 * d.square()
+        case "k3":
+            return d.exp() - d - 1
+
+
+def adapted_kl_weight(weight: float, kl: float, target: float) -> float:
+    """β · (1 + 0.1 · clip(kl/target − 1, −0.2, 0.2)): a KL weight that steers the KL to its target (Ziegler et al.,
+    arXiv 1909.08593)."""
+    return weight * (1 + 0.1 * max(-0.2, min(0.2, kl / target - 1)))
 
 
 def value_loss(
@@ -67,14 +99,21 @@ def value_loss(
     return torch.maximum(error(values), error(old_values + (values - old_values).clamp(-clip, clip)))
 
 
-def turn_weights(lengths_K: Tensor, agents_K: Tensor, aggregation: Aggregation) -> Tensor:
-    """The weight of each token of turn k, such that every agent's weights sum to 1 over its own tokens.
+def turn_weights(lengths_K: Tensor, agents_K: Tensor, adapters_K: Tensor, aggregation: Aggregation) -> Tensor:
+    """The weight of each token of turn k, such that every adapter's weights sum to 1 over its own tokens.
 
-    `token`: a mean over the agent's tokens; `turn`: a mean over its turns of the mean over their tokens.
+    `token`: a mean over the adapter's tokens; `turn`: a mean over its turns of the mean over their tokens; `agent`: a
+    mean over the agents that share it of each one's mean over turns, which is `turn` for an agent with its own adapter.
     """
-    weights = torch.zeros(len(lengths_K), dtype=torch.float32, device=lengths_K.device)
-    for agent in agents_K.unique():
-        own = agents_K == agent
-        lengths = lengths_K[own].float()
-        weights[own] = 1 / (lengths * len(lengths)) if aggregation == "turn" else 1 / lengths.sum().expand_as(lengths)
-    return weights
+    lengths = lengths_K.float()
+    _, adapter_K = adapters_K.unique(return_inverse=True)
+    match aggregation:
+        case "token":
+            return 1 / torch.bincount(adapter_K, weights=lengths_K.double()).float()[adapter_K]
+        case "turn":
+            return 1 / (lengths * torch.bincount(adapter_K)[adapter_K])
+        case "agent":
+            agents, agent_K = agents_K.unique(return_inverse=True)
+            adapter_A = torch.zeros_like(agents).scatter_(0, agent_K, adapter_K)
+            sharing_K = torch.bincount(adapter_A)[adapter_K]
+            return 1 / (lengths * torch.bincount(agent_K)[agent_K] * sharing_K)

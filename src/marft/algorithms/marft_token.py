@@ -20,17 +20,15 @@ class MarftToken(TokenLevel):
     def estimate(self, experience: Experience) -> Estimate:
         """Token-level GAE through all turns of an episode, end to end."""
         assert experience.values is not None
-        turn_N, ends_N = experience.turn_N, experience.ends_N
-        episode_N = experience.episode_K[turn_N]
-        rewards_N = experience.values.new_zeros(len(turn_N))
-        rewards_N[ends_N] = experience.reward_K
-        rows = len(experience.final_E)
+        turn_N = experience.turn_N
+        episode_N, rows = experience.episode_K[turn_N], len(experience.final_E)
         values, mask, column = to_rows(experience.values, episode_N, rows)
-        rewards, _, _ = to_rows(rewards_N, episode_N, rows)
-        ends, _, _ = to_rows(ends_N, episode_N, rows)
+        rewards, _, _ = to_rows(experience.token_reward_N, episode_N, rows)
+        ends, _, _ = to_rows(experience.ends_N, episode_N, rows)
+        discount, _, _ = to_rows(experience.discount_K[turn_N], episode_N, rows)
         advantages = token_gae(
-            rewards, values, ends, mask, experience.final_E,
-            gamma=experience.gamma, lam=self.lam, token_gamma=self.token_gamma, token_lam=self.token_lam,
+            rewards, values, ends, discount, mask, experience.final_E,
+            lam=self.lam, token_gamma=self.token_gamma, token_lam=self.token_lam,
         )[episode_N, column]  # fmt: skip
         returns = advantages + experience.values
         if self.whiten:

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from marft.engines.cache import Cache, Decode, Prefill
 from marft.engines.sampling import draw, temper, truncate, uniform
+from marft.engines.stopping import before
+from marft.engines.suspects import Suspects
 from marft.models.loading import render
 from marft.models.lora import Mask
 from marft.models.team import TeamModel, segments
@@ -33,7 +35,7 @@ class Rows:
         self.length = column(torch.int64)  # keys in the cache
         self.count, self.limit = column(torch.int64), column(torch.int64)  # tokens drawn, and the most to draw
         self.temperature, self.top_p = column(torch.float32), column(torch.float32)
-        self.top_k = column(torch.int64)
+        self.top_k, self.stop = column(torch.int64), column(torch.int64)  # the latter: which row of the suspects' table
         self.ids = torch.zeros(slots, 0, dtype=torch.int64, device=device)
         self.logprobs = torch.zeros(slots, 0, dtype=torch.float32, device=device)
 
@@ -58,6 +60,7 @@ class LocalEngine:
         self.rows = Rows(slots, team.device)
         self.cache = Cache(slots)
         self.masks = team.lora.masks(team.device)
+        self.suspects = Suspects(team)
         self.ends = torch.tensor(sorted(team.end_ids), device=team.device)
         self.waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
         self.live: list[tuple[Request, asyncio.Future[Completion]]] = []
@@ -151,6 +154,7 @@ class LocalEngine:
         rows.temperature[slots] = torch.tensor([r.sampling.temperature for r in requests], dtype=real, device=device)
         rows.top_p[slots] = torch.tensor([r.sampling.top_p for r in requests], dtype=real, device=device)
         rows.top_k[slots] = torch.tensor([r.sampling.top_k for r in requests], device=device)
+        rows.stop[slots] = torch.tensor([self.suspects.row(r.sampling.stop) for r in requests], device=device)
         self.live += entering
         self._draw(logits, slots)
 
@@ -187,11 +191,11 @@ class LocalEngine:
             return
         last = rows.ids[:n].gather(1, rows.count[:n, None] - 1)[:, 0]
         ended = torch.isin(last, self.ends)
-        finished = (ended | (rows.count[:n] >= rows.limit[:n])).nonzero()[:, 0]
-        done = finished.tolist()
+        full = rows.count[:n] >= rows.limit[:n]
+        look = (ended | full | self.suspects.table[rows.stop[:n], last]).nonzero()[:, 0]
+        done = self._answer(look, ended[look], full[look]) if len(look) else []
         if not done:
             return
-        self._answer(finished, ended[finished])
         gone = set(done)
         left = n - len(done)
         holes = [row for row in done if row < left]
@@ -204,21 +208,31 @@ class LocalEngine:
                 self.live[hole] = self.live[mover]
         del self.live[left:]
 
-    def _answer(self, finished: Tensor, ended: Tensor) -> None:
-        """Hand each finished row's tokens to whoever asked; what all rows hold is read from the device at once."""
+    def _answer(self, look: Tensor, ended: Tensor, full: Tensor) -> list[int]:
+        """Hand the tokens of the rows that are done to whoever asked, and say which these were.
+
+        What all rows hold is read from the device at once.
+        """
         rows = self.rows
-        columns = (finished, rows.count[finished], rows.ids[finished], rows.logprobs[finished], ended)
-        for row, count, ids, logprobs, stopped in zip(*(column.tolist() for column in columns), strict=True):
-            _, future = self.live[row]
+        columns = (look, rows.count[look], rows.ids[look], rows.logprobs[look], ended, full)
+        done: list[int] = []
+        for row, count, ids, logprobs, at_end, at_limit in zip(*(column.tolist() for column in columns), strict=True):
+            request, future = self.live[row]
             if future.done():  # whoever asked has gone
+                done.append(row)
                 continue
-            said = ids[: count - 1] if stopped else ids[:count]
+            text = self.team.tokenizer.decode(ids[: count - at_end], skip_special_tokens=True)
+            cut = before(text, request.sampling.stop)
+            if cut is None and not (at_end or at_limit):
+                continue
+            done.append(row)
             future.set_result(
                 Completion(
-                    text=self.team.tokenizer.decode(said, skip_special_tokens=True),
+                    text=text if cut is None else cut,
                     token_ids=tuple(ids[:count]),
                     logprobs=tuple(logprobs[:count]),
-                    finish="stop" if stopped else "length",
+                    finish="length" if cut is None and not at_end else "stop",
                     version=self.version,
                 )
             )
+        return done

@@ -1,27 +1,68 @@
-"""An engine that says what a function tells it to: for tests, where the team must be known and instant."""
+"""An engine that says what a function tells it to: team-mates that are plain code, and tests where all is known."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import importlib
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
 
-from marft.types import Completion, Finish, Message, Request
+from marft.engines.stopping import before
+from marft.types import Completion, Finish, MarftError, Message, Request, SpeechError
 
+Script = Callable[[Request], str | Awaitable[str]]
 END = 256  # after the 256 bytes
 
 
 class ScriptedEngine:
-    """Tokens are UTF-8 bytes. `script(adapter, prompt)` gives the reply; every token has log-prob 0."""
+    """Tokens are UTF-8 bytes. `script(request)` gives the reply, at once or awaited; every token has log-prob 0."""
 
-    def __init__(self, script: Callable[[str | None, str], str]) -> None:
+    def __init__(self, script: Script) -> None:
         self.script = script
         self.version = 0
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        return tuple("\n".join(f"<{m.role}> {m.content}" for m in messages).encode())
+        return tuple("\n".join(f"<{m.role}> {m.content}" for m in messages).encode(errors="replace"))
 
     async def generate(self, request: Request) -> Completion:
-        text = self.script(request.adapter, bytes(request.prompt_ids).decode())
-        ids = (*text.encode(), END)[: request.sampling.max_tokens]
-        said = bytes(ids[:-1] if ids[-1] == END else ids).decode(errors="ignore")
-        finish: Finish = "stop" if ids[-1] == END else "length"
-        return Completion(text=said, token_ids=ids, logprobs=(0.0,) * len(ids), finish=finish, version=self.version)
+        ids = spell(await self._reply(request), request.sampling.stop)[: request.sampling.max_tokens]
+        text = bytes(ids[:-1] if ids[-1] == END else ids).decode(errors="ignore")
+        cut = before(text, request.sampling.stop)
+        finish: Finish = "length" if cut is None and ids[-1] != END else "stop"
+        return Completion(
+            text=text if cut is None else cut,
+            token_ids=ids,
+            logprobs=(0.0,) * len(ids),
+            finish=finish,
+            version=self.version,
+        )
+
+    async def _reply(self, request: Request) -> str:
+        try:
+            said: object = self.script(request)
+            if inspect.isawaitable(said):
+                said = await said
+        except Exception as error:  # the user's code: anything may come
+            raise SpeechError(f"the script raised {type(error).__name__}: {error}") from error
+        if not isinstance(said, str):
+            raise SpeechError(f"the script returned {type(said).__name__}, not str")
+        return said
+
+
+def spell(text: str, stop: Sequence[str]) -> tuple[int, ...]:
+    """The bytes up to the stop string that is complete first, or all of them and the end."""
+    ends = [text.find(each) + len(each) for each in stop if each in text]
+    said = text[: min(ends)] if ends else text
+    return (*said.encode(errors="replace"), *(() if ends else (END,)))  # half a surrogate pair has no bytes
+
+
+def find_script(name: str) -> Script:
+    """The user's own function, `package.module:function`, which sees the messages and gives a text."""
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: `:f`, `..module:f`
+        raise MarftError(f"agents' script: cannot import {name!r}: {error}") from None
+    if not callable(found):
+        raise MarftError(f"agents' script: {name!r} is not a function; write `def script(messages): …`")
+    speak: Callable[[Sequence[Message]], str | Awaitable[str]] = found
+    return lambda request: speak(request.messages)

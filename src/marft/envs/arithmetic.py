@@ -10,7 +10,7 @@ import hashlib
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import overload
 
 from marft.envs.base import Environment, Split
@@ -19,6 +19,7 @@ from marft.types import Reward, Task, Turn
 VERBS = {"+": "Add", "-": "Subtract", "*": "Multiply by"}
 HELD_OUT = 8  # one chain in HELD_OUT belongs to the test split
 SIZES: dict[Split, int] = {"train": 100_000, "test": 5_000}
+WRONG_TRY = -0.1  # what one costs the agent who made it, with feedback
 ANSWER = re.compile(r"Answer:\s*(-?\d{1,9})(?!\d)")
 
 
@@ -97,18 +98,32 @@ class ArithmeticTasks(Sequence[Task]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """A message as this environment hears it: which turn it was, and its one answer."""
+
+    index: int
+    answer: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     task: Task
-    said: str | None = None  # the latest message
+    heard: tuple[Heard, ...] = ()
 
 
 class Arithmetic(Environment[State]):
-    """Reward 1 when the team's last message ends in the right "Answer: N", else 0."""
+    """Reward 1 when the team's last message ends in the right "Answer: N", else 0.
 
-    def __init__(self, level: int = 2) -> None:
+    With `feedback` the team is told which answer is wrong and may try again, each wrong try at a price; what counts then
+    is its latest answer.
+    """
+
+    def __init__(self, level: int = 2, feedback: bool = False) -> None:
         if type(level) is not int or not 1 <= level <= 8:
             raise ValueError(f"level must be a whole number in 1…8, not {level!r}")
-        self.level = level
+        if type(feedback) is not bool:
+            raise ValueError(f"feedback must be true or false, not {feedback!r}")
+        self.level, self.feedback = level, feedback
 
     def tasks(self, split: Split) -> Sequence[Task]:
         return ArithmeticTasks(split, self.level)
@@ -116,10 +131,31 @@ class Arithmetic(Environment[State]):
     def reset(self, task: Task) -> State:
         return State(task=task)
 
+    def observe(self, state: State) -> str:
+        answer = self.counted(state)
+        wrong = self.feedback and answer is not None and not is_right(state, answer)
+        return f"{answer} is wrong." if wrong else ""
+
     def transition(self, state: State, turn: Turn) -> State:
-        return State(task=state.task, said=turn.text)
+        return replace(state, heard=(*state.heard, Heard(index=turn.index, answer=self.answer(turn.text))))
 
     def reward(self, state: State) -> Reward:
-        answers = ANSWER.findall(state.said or "")
-        correct = len(answers) == 1 and int(answers[0]) == state.task.data["answer"]
-        return Reward(team=float(correct), correct=correct)
+        correct = is_right(state, self.counted(state))
+        if not self.feedback:
+            return Reward(team=float(correct), correct=correct)
+        prices = {h.index: 0.0 if h.answer is None or is_right(state, h.answer) else WRONG_TRY for h in state.heard}
+        return Reward(team=float(correct), turns=prices, correct=correct, done=correct)
+
+    def answer(self, text: str) -> int | None:
+        """The number of the one "Answer: N"; whoever bets on several has none."""
+        answers = ANSWER.findall(text)
+        return int(answers[0]) if len(answers) == 1 else None
+
+    def counted(self, state: State) -> int | None:
+        """The answer that counts: the last message's, or with feedback the latest there is."""
+        answers = [h.answer for h in state.heard if h.answer is not None or not self.feedback]
+        return answers[-1] if answers else None
+
+
+def is_right(state: State, answer: int | None) -> bool:
+    return bool(answer == state.task.data["answer"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Generic, Literal, TypeVar
 
 from marft.types import Reward, Task, Turn
@@ -30,11 +30,19 @@ class Environment(ABC, Generic[State]):
 
     @abstractmethod
     def reward(self, state: State) -> Reward:
-        """What `state` is worth, should the episode end here."""
+        """What `state` is worth, should the episode end here.
+
+        `done=False` says that another round makes sense. `turns` are rewards of single turns by index; an environment
+        that gives them always gives the mapping, for every turn it has heard.
+        """
 
     def observe(self, state: State) -> str:
         """What the environment shows every agent beside the task; nothing by default."""
         return ""
+
+    def answer(self, text: str) -> Hashable | None:
+        """What a message answers, for counting votes: equal answers are equal votes, None is none. By default its text."""
+        return text.strip() or None
 
     def step(self, state: State, turn: Turn) -> tuple[State, Reward]:
         """One turn: the next state and its reward."""

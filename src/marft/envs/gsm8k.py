@@ -55,6 +55,9 @@ class Gsm8k(Environment[State]):
         correct = final_number(state.said or "") == state.task.data["answer"]
         return Reward(team=float(correct), correct=correct)
 
+    def answer(self, text: str) -> float | None:
+        return final_number(text)
+
 
 def read_task(name: str, line: str) -> Task:
     row = json.loads(line)

@@ -17,7 +17,7 @@ from marft.types import MarftError
 WEIGHTS, CONFIG, VALUE_HEAD = "adapter_model.safetensors", "adapter_config.json", "value_head.safetensors"
 
 
-def save_adapter(team: TeamModel, name: str, folder: Path, base: str) -> None:
+def save_adapter(team: TeamModel, name: str, folder: Path) -> None:
     """Write adapter `name` (and its value head, if it is a critic's) into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     spec = team.lora.specs[name]
@@ -26,7 +26,7 @@ def save_adapter(team: TeamModel, name: str, folder: Path, base: str) -> None:
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base,
+        "base_model_name_or_path": team.name,
         "r": spec.rank,
         "lora_alpha": spec.alpha,
         "lora_dropout": 0.0,

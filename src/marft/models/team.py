@@ -27,7 +27,7 @@ class TeamModel:
         targets: Sequence[str] | str,
         seed: int,
     ) -> None:
-        self.model, self.tokenizer = loaded.model, loaded.tokenizer
+        self.name, self.model, self.tokenizer = loaded.name, loaded.model, loaded.tokenizer
         self.end_ids = loaded.end_ids
         self.device = next(self.model.parameters()).device
         self.backbone: Any = self.model.base_model
@@ -40,6 +40,11 @@ class TeamModel:
             raise MarftError(str(error)) from None
         self.agents = [spec.name for spec in agents]
         self.value_heads = {spec.name: value_head(self.config.hidden_size, self.device) for spec in critics}
+
+    @property
+    def adapters(self) -> list[str]:
+        """All that lie on this base, the critics' after the agents'."""
+        return [*self.agents, *self.value_heads]
 
     @property
     def longest(self) -> int:

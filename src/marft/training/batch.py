@@ -8,29 +8,33 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from marft.algorithms.credit import RewardStream
+from marft.algorithms.credit import RewardStream, fold
 from marft.algorithms.experience import Experience
 from marft.game.observation import central_state
-from marft.types import Episode, Message, Turn
+from marft.training.roster import Member
+from marft.types import Episode, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """All turns of the episodes that are trained on, in order of play, and their tokens end to end."""
+    """All turns that are learnt from, in order of play, and their tokens end to end.
+
+    What frozen, scripted and remote agents say is part of the world: their turns are not here.
+    """
 
     episodes: tuple[Episode, ...]
     turns: tuple[Turn, ...]
-    agents: tuple[str, ...]  # agent_K indexes this
+    members: tuple[Member, ...]  # agent_K indexes this
     states: tuple[tuple[int, ...], ...]  # s_k as token ids; empty without a critic
-    cut_states: Mapping[int, tuple[int, ...]]  # s_K of episodes (by index) that were cut off
+    cut_states: Mapping[int, CutState]  # s_K of episodes (by index) that were cut off
     episode_K: Tensor
     agent_K: Tensor
+    adapter_K: Tensor
     group_K: Tensor
     length_K: Tensor
     words_K: Tensor
     reward_K: Tensor
-    score_K: Tensor
-    gamma: float
+    discount_K: Tensor
     tokens_N: Tensor
     old_N: Tensor  # log-probs at which the tokens were sampled
     temperature_K: Tensor
@@ -39,52 +43,127 @@ class Batch:
     def starts_K(self) -> Tensor:
         return self.length_K.cumsum(0) - self.length_K
 
-    def experience(self, values: Tensor | None, final_E: Tensor) -> Experience:
+    def member(self, k: int) -> Member:
+        return self.members[int(self.agent_K[k])]
+
+    def held(self) -> list[tuple[int, int]]:
+        """Every turn k with each episode that holds it: its own, and the forks that begin with it."""
+        forks: dict[tuple[str, int | None], list[int]] = {}
+        for e, episode in enumerate(self.episodes):
+            forks.setdefault((episode.task.id, episode.trunk), []).append(e)
+        pairs: list[tuple[int, int]] = []
+        for k, (e, turn) in enumerate(zip(self.episode_K.tolist(), self.turns, strict=True)):
+            heirs = forks.get((self.episodes[e].task.id, self.episodes[e].sample), ())
+            pairs += [(k, e), *((k, fork) for fork in heirs if turn.index < self.episodes[fork].forked_at)]
+        return pairs
+
+    def experience(
+        self,
+        values: Tensor | None,
+        final_E: Tensor,
+        *,
+        penalty_N: Tensor | None = None,
+        baseline_A: Tensor | None = None,
+    ) -> Experience:
         return Experience(
             episode_K=self.episode_K, agent_K=self.agent_K, group_K=self.group_K, length_K=self.length_K,
-            reward_K=self.reward_K, score_K=self.score_K, gamma=self.gamma, final_E=final_E, values=values,
+            reward_K=self.reward_K, discount_K=self.discount_K, final_E=final_E, values=values, penalty_N=penalty_N,
+            baseline_A=baseline_A,
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutState:
+    """The state after an episode's last turn, and who judges it."""
+
+    critic: str
+    ids: tuple[int, ...]
 
 
 def build_batch(
     episodes: Sequence[Episode],
     *,
-    agents: Sequence[str],
-    temperatures: Mapping[str, float],
+    members: Sequence[Member],
     credit: Callable[[Episode], RewardStream],
-    encode_state: Callable[[Sequence[Message]], tuple[int, ...]] | None,
+    by_branch: bool = False,
 ) -> Batch:
-    """Every turn is its own sample with the prompt it really saw. `encode_state` renders s_k where a critic is used."""
-    streams = [credit(episode) for episode in episodes]
-    turns = [turn for episode in episodes for turn in episode.turns]
-    groups: dict[tuple[str, str, int], int] = {}
-    keys = [(e.task.id, turn.agent, turn.nth) for e in episodes for turn in e.turns]
-    states: list[tuple[int, ...]] = []
-    cut_states: dict[int, tuple[int, ...]] = {}
-    if encode_state:
-        for e, episode in enumerate(episodes):
-            task, said = episode.task, episode.turns
-            for k, turn in enumerate(said):
-                state = central_state(task=task, shown=turn.shown, turns=said[:k], next_agent=turn.agent)
-                states.append(encode_state(state))
-            if episode.cut_before is not None:
-                state = central_state(task=task, shown=episode.cut_shown, turns=said, next_agent=episode.cut_before)
-                cut_states[e] = encode_state(state)
+    """Every turn is its own sample with the prompt it really saw. `by_branch` compares children of one state (tree
+    credit) instead of an agent's same turn in all samples of a task."""
+    index = {member.agent: i for i, member in enumerate(members)}
+    adapters = {adapter: i for i, adapter in enumerate(dict.fromkeys(member.adapter for member in members))}
+    kept: list[Turn] = []
+    owner: list[int] = []
+    rewards: list[float] = []
+    discounts: list[float] = []
+    groups: dict[tuple[str, str | int, int], int] = {}
+    group: list[int] = []
+    for e, episode in enumerate(episodes):
+        learns = [turn.agent in index and turn.index >= episode.forked_at for turn in episode.turns]
+        folded = fold(credit(episode), learns)
+        for k in folded.turns:
+            turn = episode.turns[k]
+            kept.append(turn)
+            owner.append(e)
+            key = branch_of(episode, turn) if by_branch else (episode.task.id, turn.agent, turn.nth)
+            group.append(groups.setdefault(key, len(groups)))
+        rewards += folded.rewards
+        discounts += folded.discounts
+    agent = [index[turn.agent] for turn in kept]
     return Batch(
         episodes=tuple(episodes),
-        turns=tuple(turns),
-        agents=tuple(agents),
-        states=tuple(states),
-        cut_states=cut_states,
-        episode_K=torch.tensor([e for e, episode in enumerate(episodes) for _ in episode.turns]),
-        agent_K=torch.tensor([agents.index(turn.agent) for turn in turns]),
-        group_K=torch.tensor([groups.setdefault(key, len(groups)) for key in keys]),
-        length_K=torch.tensor([len(turn.completion.token_ids) for turn in turns]),
-        words_K=torch.tensor([len(turn.text.split()) for turn in turns]),
-        reward_K=torch.tensor([float(r) for stream in streams for r in stream.rewards]),
-        score_K=torch.tensor([float(c) for stream in streams for c in stream.scores()]),
-        gamma=streams[0].gamma,
-        tokens_N=torch.tensor([token for turn in turns for token in turn.completion.token_ids]),
-        old_N=torch.tensor([logprob for turn in turns for logprob in turn.completion.logprobs]),
-        temperature_K=torch.tensor([temperatures[turn.agent] for turn in turns]),
+        turns=tuple(kept),
+        members=tuple(members),
+        states=states_of(episodes, kept, owner, [members[i] for i in agent]),
+        cut_states=cut_states_of(episodes, kept, owner, members),
+        episode_K=torch.tensor(owner),
+        agent_K=torch.tensor(agent),
+        adapter_K=torch.tensor([adapters[members[i].adapter] for i in agent]),
+        group_K=torch.tensor(group),
+        length_K=torch.tensor([len(turn.completion.token_ids) for turn in kept]),
+        words_K=torch.tensor([len(turn.text.split()) for turn in kept]),
+        reward_K=torch.tensor(rewards),
+        discount_K=torch.tensor(discounts),
+        tokens_N=torch.tensor([token for turn in kept for token in turn.completion.token_ids]),
+        old_N=torch.tensor([logprob for turn in kept for logprob in turn.completion.logprobs]),
+        temperature_K=torch.tensor([members[i].temperature for i in agent]),
     )
+
+
+def branch_of(episode: Episode, turn: Turn) -> tuple[str, str | int, int]:
+    """Children of one state share a branch: a fork's first own turn is a sibling of its trunk's turn of that index."""
+    shares = episode.trunk is not None and turn.index <= episode.forked_at
+    return episode.task.id, episode.trunk if shares and episode.trunk is not None else episode.sample, turn.index
+
+
+def states_of(
+    episodes: Sequence[Episode], turns: Sequence[Turn], owner: Sequence[int], members: Sequence[Member]
+) -> tuple[tuple[int, ...], ...]:
+    """s_k of every turn, in the tokens of its agent's base."""
+    return tuple(
+        member.encode(
+            central_state(
+                task=episodes[e].task, shown=turn.shown, turns=episodes[e].turns[: turn.index], next_agent=turn.agent
+            )
+        )
+        for e, turn, member in zip(owner, turns, members, strict=True)
+        if member.critic is not None
+    )
+
+
+def cut_states_of(
+    episodes: Sequence[Episode], turns: Sequence[Turn], owner: Sequence[int], members: Sequence[Member]
+) -> dict[int, CutState]:
+    """s_K of episodes that were cut off, judged by the critic of whoever would have acted, or of the last who learns."""
+    by_name = {member.agent: member for member in members}
+    last = dict(zip(owner, turns, strict=True))  # of each episode
+    found: dict[int, CutState] = {}
+    for e, episode in enumerate(episodes):
+        if episode.cut_before is None or e not in last:
+            continue
+        judge = by_name.get(episode.cut_before, by_name[last[e].agent])
+        if judge.critic is not None:
+            state = central_state(
+                task=episode.task, shown=episode.cut_shown, turns=episode.turns, next_agent=episode.cut_before
+            )
+            found[e] = CutState(critic=judge.critic, ids=judge.encode(state))
+    return found

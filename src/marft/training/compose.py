@@ -1,97 +1,187 @@
-"""From a config to the things it names: model, team, engine, learner, environment."""
+"""From a config to the things it names: bases, agents and their voices, learner, environment."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from marft.algorithms import credit
-from marft.algorithms.experience import Algorithm
-from marft.algorithms.grpo import Grpo
-from marft.algorithms.marft_action import MarftAction
-from marft.algorithms.marft_token import MarftToken
-from marft.config import AlgorithmConfig, Config, GaeConfig, GrpoConfig, MarftActionConfig, MarftTokenConfig
+from marft.config import AgentConfig, Config, GaeConfig
 from marft.engines.local import LocalEngine
+from marft.engines.scripted import ScriptedEngine, find_script
 from marft.envs import make_env
-from marft.game.play import Agent, seed_of
+from marft.game.play import Agent, Speaks, seed_of
 from marft.game.workflows import Workflow, find_workflow
 from marft.models.loading import load
 from marft.models.lora import AdapterSpec
+from marft.models.peft_format import CONFIG, read_scaling
 from marft.models.team import TeamModel
-from marft.training.evaluation import EvalSettings, Table
+from marft.training.choose import make_algorithm
 from marft.training.learner import Learner, LearnerSettings
+from marft.training.roster import Member
+from marft.training.table import Table
+from marft.types import Sampling
 
 CRITIC = "critic"
-CREDITS = {"equal": credit.equal}
+UNLIMITED = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """One base model with the adapters on it, and its engine."""
+
+    team: TeamModel
+    engine: LocalEngine
+    fingerprint: str  # of its weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembly:
     """Everything a run works with."""
 
-    team: TeamModel
-    engine: LocalEngine
+    bases: Mapping[str, Base]  # by model name
     learner: Learner
     table: Table
-    fingerprint: str  # of the base model's weights
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all bases' weights."""
+        prints = [base.fingerprint for base in self.bases.values()]
+        return prints[0] if len(prints) == 1 else hashlib.sha256(" ".join(prints).encode()).hexdigest()
+
+    @property
+    def teams(self) -> list[TeamModel]:
+        return [base.team for base in self.bases.values()]
+
+    @property
+    def device(self) -> str:
+        return next((str(base.team.device) for base in self.bases.values()), "no device of ours")
+
+    @property
+    def tokens(self) -> int:
+        """Generated so far."""
+        return sum(base.engine.tokens for base in self.bases.values())
+
+    def policy_version(self, version: int) -> None:
+        for base in self.bases.values():
+            base.engine.version = version
 
 
 def assemble(config: Config, workflow: Workflow | None = None) -> Assembly:
     env = make_env(config.env.name, config.env.settings)
-    chosen = workflow or find_workflow(config.team.workflow)
-    loaded = load(config.model, config.device, config.dtype)
+    chosen = workflow or find_workflow(config.team.workflow, config.team.settings)
+    bases = {name: make_base(config, name) for name in base_names(config)}
+    agents = {name: seat_agent(config, name, bases) for name in config.team.agents}
+    members = [
+        Member(
+            agent=name,
+            adapter=adapter,
+            critic=critic_of(config, name),
+            team=bases[model_of(config, name)].team,
+            encode=bases[model_of(config, name)].engine.encode,
+            temperature=config.team.agents[name].temperature,
+        )
+        for name, adapter in config.team.trained.items()
+    ]
+    learner = Learner(members, make_algorithm(config.algorithm), learner_settings(config, members))
+    return Assembly(bases=bases, learner=learner, table=Table(team=agents, env=env, workflow=chosen))
+
+
+# --- bases and adapters ----------------------------------------------------------------------------------------------
+def model_of(config: Config, agent: str) -> str:
+    return config.team.agents[agent].model or config.model
+
+
+def base_names(config: Config) -> list[str]:
+    """Models that somebody speaks with, in the order of their first agent."""
+    ours = (name for name, agent in config.team.agents.items() if agent.kind in ("trained", "frozen"))
+    return list(dict.fromkeys(model_of(config, name) for name in ours))
+
+
+def make_base(config: Config, model: str) -> Base:
+    loaded = load(model, config.device, config.dtype)
+    adapters: dict[str, AdapterSpec] = {}
+    critics: dict[str, AdapterSpec] = {}
+    for name, agent in config.team.agents.items():
+        adapter = adapter_of(config, name)
+        if adapter is None or model_of(config, name) != model:
+            continue
+        adapters.setdefault(adapter, adapter_spec(config, adapter, agent))
+        if agent.kind == "trained" and (critic := critic_of(config, name)):
+            critics[critic] = AdapterSpec(name=critic, rank=config.lora.rank, alpha=config.lora.alpha)
     team = TeamModel(
         loaded,
-        agents=[adapter_spec(config, name) for name in config.team.agents],
-        critics=[adapter_spec(config, CRITIC)] if config.has_critic else [],
+        agents=list(adapters.values()),
+        critics=list(critics.values()),
         targets=config.lora.targets,
         seed=seed_of(config.seed, "adapters"),
     )
-    engine = LocalEngine(team, config.engine.slots)
-    agents = {
-        name: Agent(name=name, prompt=a.prompt, sees=a.sees, adapter=name, sampling=a.sampling)
-        for name, a in config.team.agents.items()
-    }
-    learner = Learner(team, make_algorithm(config.algorithm), CRITIC if config.has_critic else None, settings(config))
-    table = Table(team=agents, env=env, engine=engine, workflow=chosen)
-    return Assembly(team=team, engine=engine, learner=learner, table=table, fingerprint=loaded.fingerprint)
+    return Base(team=team, engine=LocalEngine(team, config.engine.slots), fingerprint=loaded.fingerprint)
 
 
-def adapter_spec(config: Config, name: str) -> AdapterSpec:
-    return AdapterSpec(name=name, rank=config.lora.rank, alpha=config.lora.alpha)
+def adapter_of(config: Config, name: str) -> str | None:
+    """A trained agent has an adapter; a frozen one only where there is one to start from, else it is the base alone."""
+    agent = config.team.agents[name]
+    given = agent.init_from or config.init_from
+    return agent.adapter or name if agent.kind == "trained" or (agent.kind == "frozen" and given) else None
 
 
-def make_algorithm(config: AlgorithmConfig) -> Algorithm:
-    match config:
-        case MarftTokenConfig():
-            return MarftToken(
-                lam=config.lam, token_gamma=config.token_gamma, token_lam=config.token_lam, whiten=config.whiten,
-                clip_low=config.clip_low, clip_high=config.clip_high, aggregation=config.aggregation,
-            )  # fmt: skip
-        case MarftActionConfig():
-            return MarftAction(
-                lam=config.lam, whiten=config.whiten, clip_low=config.clip_low, clip_high=config.clip_high,
-                normalise=config.normalise,
-            )  # fmt: skip
-        case GrpoConfig():
-            return Grpo(
-                std_floor=config.std_floor, clip_low=config.clip_low, clip_high=config.clip_high,
-                aggregation=config.aggregation,
-            )  # fmt: skip
+def adapter_spec(config: Config, adapter: str, agent: AgentConfig) -> AdapterSpec:
+    if agent.init_from and agent.rank is None:  # its rank is that of the folder
+        alpha, rank = read_scaling(Path(agent.init_from) / CONFIG)
+        return AdapterSpec(name=adapter, rank=rank, alpha=alpha)
+    return AdapterSpec(name=adapter, rank=agent.rank or config.lora.rank, alpha=config.lora.alpha)
 
 
-def settings(config: Config) -> LearnerSettings:
+def critic_of(config: Config, agent: str) -> str | None:
+    """The critic that judges an agent's turns: it must read the agent's tokens, so every base has its own."""
+    match config.critics:
+        case "none":
+            return None
+        case "per_agent":
+            return f"{CRITIC}-{agent}"
+        case "shared":
+            trained = dict.fromkeys(model_of(config, name) for name in config.team.trained)
+            number = list(trained).index(model_of(config, agent))
+            return CRITIC if number == 0 else f"{CRITIC}-{number}"
+
+
+# --- agents ----------------------------------------------------------------------------------------------------------
+def seat_agent(config: Config, name: str, bases: Mapping[str, Base]) -> Agent:
+    agent = config.team.agents[name]
+    scripted = Sampling(max_tokens=UNLIMITED, stop=agent.stop)  # a script says what it says
+    return Agent(
+        name=name,
+        prompt=None if config.team.anonymous else agent.prompt,
+        sees=agent.sees,
+        adapter=adapter_of(config, name),
+        sampling=scripted if agent.kind == "scripted" else agent.sampling,
+        voice=voice_of(agent, bases, model_of(config, name)),
+    )
+
+
+def voice_of(agent: AgentConfig, bases: Mapping[str, Base], model: str) -> Speaks:
+    if agent.script is not None:
+        return ScriptedEngine(find_script(agent.script))
+    if remote := agent.remote:
+        from marft.engines.openai import OpenAIEngine  # its HTTP library is loaded by those who need it
+
+        return OpenAIEngine(
+            remote.url, remote.model, key_env=remote.key_env, timeout=remote.timeout, retries=remote.retries
+        )
+    return bases[model].engine
+
+
+# --- the learner -----------------------------------------------------------------------------------------------------
+def learner_settings(config: Config, members: list[Member]) -> LearnerSettings:
     algorithm, optimizer = config.algorithm, config.optimizer
-    lr = {name: agent.lr or optimizer.lr for name, agent in config.team.agents.items()}
-    if config.has_critic:
-        lr[CRITIC] = config.critic.lr or optimizer.lr
+    lr = {m.adapter: config.team.agents[m.agent].lr or optimizer.lr for m in members}
+    lr |= {m.critic: config.critic.lr or optimizer.lr for m in members if m.critic is not None}
     return LearnerSettings(
         lr=lr, weight_decay=optimizer.weight_decay, grad_clip=optimizer.grad_clip, epochs=config.train.epochs,
-        minibatches=config.train.minibatches, tokens=config.train.tokens, entropy=algorithm.entropy, kl=algorithm.kl,
+        minibatches=config.train.minibatches, tokens=config.train.tokens, entropy=algorithm.entropy,
+        kl_estimator=algorithm.kl.estimator, kl_budget=algorithm.kl_budget, factor_clip=config.schedule.clip or 0.2,
         value_clip=algorithm.value_clip if isinstance(algorithm, GaeConfig) else None,
         value_loss=algorithm.value_loss if isinstance(algorithm, GaeConfig) else "mse",
     )  # fmt: skip
-
-
-def eval_settings(config: Config) -> EvalSettings:
-    chosen = config.eval
-    return EvalSettings(tasks=chosen.tasks, temperature=chosen.temperature, top_p=chosen.top_p, top_k=chosen.top_k)

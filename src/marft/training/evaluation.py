@@ -4,47 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from marft.config import Config
 from marft.envs import tasks_of
-from marft.envs.base import Environment
-from marft.game.play import Agent, Speaks, play
-from marft.game.workflows import Workflow
-from marft.types import Episode, Task
+from marft.game.play import Agent
+from marft.training.table import Start, Table
+from marft.types import Episode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalSettings:
-    """How held-out tasks are played; temperature None is each agent's own."""
+    """How held-out tasks are played; what is None is each agent's own."""
 
     tasks: int
     temperature: float | None
-    top_p: float
-    top_k: int
+    top_p: float | None
+    top_k: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Who sits where when episodes are played: everything `play` needs but the task."""
-
-    team: Mapping[str, Agent]
-    env: Environment[Any]
-    engine: Speaks
-    workflow: Workflow
-
-    async def episodes(self, tasks: Sequence[tuple[Task, int]], seed: str) -> list[Episode]:
-        """All (task, sample) pairs at once, in their order."""
-        return await asyncio.gather(
-            *(
-                play(
-                    task=task, sample=sample, team=self.team, env=self.env, engine=self.engine,
-                    workflow=self.workflow, seed=seed,
-                )
-                for task, sample in tasks
-            )
-        )  # fmt: skip
+def eval_settings(config: Config) -> EvalSettings:
+    chosen = config.eval
+    return EvalSettings(tasks=chosen.tasks, temperature=chosen.temperature, top_p=chosen.top_p, top_k=chosen.top_k)
 
 
 def evaluate(table: Table, settings: EvalSettings, seed: int) -> dict[str, Any]:
@@ -52,14 +35,15 @@ def evaluate(table: Table, settings: EvalSettings, seed: int) -> dict[str, Any]:
     tasks = tasks_of(table.env, "test")
     chosen = [tasks[i] for i in range(min(settings.tasks, len(tasks)))]
     team = {name: with_settings(agent, settings) for name, agent in table.team.items()}
-    episodes = asyncio.run(replace(table, team=team).episodes([(t, 0) for t in chosen], f"{seed}/eval"))
+    starts = [Start(task=task, sample=0) for task in chosen]
+    episodes = asyncio.run(replace(table, team=team).episodes(starts, f"{seed}/eval"))
     return summarise(episodes)
 
 
 def with_settings(agent: Agent, settings: EvalSettings) -> Agent:
-    own = agent.sampling
-    temperature = own.temperature if settings.temperature is None else settings.temperature
-    return replace(agent, sampling=replace(own, temperature=temperature, top_p=settings.top_p, top_k=settings.top_k))
+    given = {"temperature": settings.temperature, "top_p": settings.top_p, "top_k": settings.top_k}
+    chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    return replace(agent, sampling=replace(agent.sampling, **chosen))
 
 
 def summarise(episodes: Sequence[Episode]) -> dict[str, Any]:
@@ -75,6 +59,7 @@ def summarise(episodes: Sequence[Episode]) -> dict[str, Any]:
         "reward": sum(rewards) / len(rewards),
         "failed": sum(e.ended == "failed" for e in episodes),
         "tokens": {agent: sum(n) / len(n) for agent, n in lengths.items()},
+        "tokens_per_task": sum(map(sum, lengths.values())) / len(episodes),
     }
     if row["failed"]:
         row["first_error"] = next(e.error for e in episodes if e.ended == "failed")

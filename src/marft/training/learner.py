@@ -1,13 +1,14 @@
-"""The learner: critics' values, and trust-region updates of all agents and critics in common passes.
+"""The learner: critics' values, and trust-region updates of agents and critics in common passes.
 
 Every adapter has its own AdamW. A minibatch is some episodes with all their turns; its policy and critic sequences go
-through the base together, sorted by adapter, in passes of a limited number of tokens whose gradients add up.
+through their base together, sorted by adapter, in passes of a limited number of tokens whose gradients add up.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,12 +16,16 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW
 
-from marft.algorithms.experience import Algorithm, Estimate
-from marft.algorithms.losses import kl_k3, value_loss
-from marft.models.attention import ragged
-from marft.models.scoring import Span, action_span, hidden_states, logprobs, passes
+from marft.algorithms.experience import Algorithm
+from marft.algorithms.losses import kl_estimate, value_loss
+from marft.algorithms.sequential import sequential_factor
+from marft.models.scoring import Span, action_span, logprobs
 from marft.models.team import TeamModel
 from marft.training.batch import Batch
+from marft.training.lesson import Lesson, Tally, Update
+from marft.training.passes import Pass, Work, cut, judge, runs, score, token_rows
+from marft.training.roster import Member
+from marft.training.schedule import Steps
 from marft.types import MarftError
 
 
@@ -28,196 +33,209 @@ from marft.types import MarftError
 class LearnerSettings:
     """Everything the learner may be told; from config by the composer."""
 
-    lr: Mapping[str, float]  # of each adapter, critics included
+    lr: Mapping[str, float]  # of each adapter that learns, critics included
     weight_decay: float
     grad_clip: float
     epochs: int
     minibatches: int
     tokens: int  # of one pass
     entropy: float
-    kl: float
+    kl_estimator: Literal["k1", "k2", "k3"]
+    kl_budget: float | None
+    factor_clip: float  # of the factor between sequential steps
     value_clip: float | None
     value_loss: Literal["mse", "huber"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sums:
-    """Per-agent sums over the tokens of an update, for the metrics: columns kl, clipped, entropy, tokens."""
-
-    by_agent: Tensor  # [agents, 4]
-
-    def add(self, agent_N: Tensor, kl_N: Tensor, clipped_N: Tensor, entropy_N: Tensor) -> None:
-        columns = torch.stack([kl_N, clipped_N.to(kl_N), entropy_N, torch.ones_like(kl_N)], dim=1).detach().cpu()
-        self.by_agent.index_add_(0, agent_N, columns)
-
-
 class Learner:
-    def __init__(self, team: TeamModel, algorithm: Algorithm, critic: str | None, settings: LearnerSettings) -> None:
-        self.team, self.algorithm, self.critic, self.settings = team, algorithm, critic, settings
+    def __init__(self, members: Sequence[Member], algorithm: Algorithm, settings: LearnerSettings) -> None:
+        self.members, self.algorithm, self.settings = tuple(members), algorithm, settings
+        self.homes = {name: m.team for m in members for name in (m.adapter, m.critic) if name is not None}
+        self.critics = frozenset(m.critic for m in members if m.critic is not None)
         self.optimizers = {
-            name: AdamW(team.parameters(name).values(), lr=lr, weight_decay=settings.weight_decay, foreach=True)
+            name: AdamW(
+                self.homes[name].parameters(name).values(), lr=lr, weight_decay=settings.weight_decay, foreach=True
+            )
             for name, lr in settings.lr.items()
         }
-        self.order = [*team.agents, *([critic] if critic else []), None]  # of adapters inside a pass
 
+    @property
+    def adapters(self) -> list[str]:
+        """Of the agents that learn, in the team's order."""
+        return list(dict.fromkeys(member.adapter for member in self.members))
+
+    # --- what a batch is worth ---------------------------------------------------------------------------------------
     def values(self, batch: Batch) -> Tensor | None:
-        """The critic's values before the update: V(s_k, a_k^{<t}) a token or V(s_k) a turn."""
-        if self.critic is None:
+        """The critics' values before the update: V(s_k, a_k^{<t}) a token or V(s_k) a turn."""
+        if not self.critics:
             return None
-        return torch.cat(self._judge([self._critic_span(batch, k) for k in range(len(batch.turns))]))
+        work = [self._judging(batch, k, k) for k in range(len(batch.turns))]
+        return torch.cat(judge(work, self.settings.tokens))
 
     def final_values(self, batch: Batch) -> Tensor:
         """The value after each episode's last turn: 0 where it terminated, V(s_K) where it was cut off."""
         final_E = torch.zeros(len(batch.episodes))
-        if self.critic is not None and batch.cut_states:
-            spans = [Span(adapter=self.critic, ids=ids, asked=1) for ids in batch.cut_states.values()]
-            final_E[list(batch.cut_states)] = torch.cat(self._judge(spans))
+        if batch.cut_states:
+            work = [
+                Work(span=Span(adapter=c.critic, ids=c.ids, asked=1), team=self.homes[c.critic], turn=i)
+                for i, c in enumerate(batch.cut_states.values())
+            ]
+            final_E[list(batch.cut_states)] = torch.cat(judge(work, self.settings.tokens))
         return final_E
 
-    def _judge(self, spans: Sequence[Span]) -> list[Tensor]:
-        """The critic's values at the asked positions of each span."""
-        assert self.critic is not None
-        found: list[Tensor] = [torch.empty(0)] * len(spans)
-        with torch.no_grad():
-            for chunk in passes(spans, self.order, self.settings.tokens):
-                asked = [spans[i].asked for i in chunk]
-                values = self.team.values(self.critic, hidden_states(self.team, [spans[i] for i in chunk])).cpu()
-                for i, piece in zip(chunk, values.split(asked), strict=True):
-                    found[i] = piece
-        return found
-
-    def reference(self, batch: Batch) -> Tensor | None:
-        """Log-probs of the untrained base, where a KL term asks for them."""
-        if not self.settings.kl:
-            return None
-        spans = [action_span(None, t.prompt_ids, t.completion.token_ids) for t in batch.turns]
+    def reference(self, batch: Batch) -> Tensor:
+        """Log-probs of the untrained base."""
         found = torch.zeros_like(batch.old_N)
-        with torch.no_grad():
-            for chunk in passes(spans, self.order, self.settings.tokens):
-                rows, turn = token_rows(batch, torch.tensor(chunk))
-                hidden = hidden_states(self.team, [spans[k] for k in chunk])
-                device = self.team.device
-                tokens, temperature = batch.tokens_N[rows].to(device), batch.temperature_K[chunk][turn].to(device)
-                found[rows] = logprobs(self.team, hidden, tokens, temperature)[0].cpu()
+        for rows, new in score(batch, dict.fromkeys(range(len(batch.turns))), self.settings.tokens):
+            found[rows] = new
         return found
 
-    def update(
-        self,
-        batch: Batch,
-        estimate: Estimate,
-        values: Tensor | None,
-        *,
-        lr_factor: float,
-        policy: bool,
-        generator: torch.Generator,
-    ) -> dict[str, dict[str, float]]:
-        """Some epochs over the batch; `policy` is off while only the critic warms up. Statistics by adapter name."""
-        reference_N = self.reference(batch) if policy else None
-        sums = Sums(by_agent=torch.zeros(len(batch.agents), 4))
+    # --- updates -----------------------------------------------------------------------------------------------------
+    def update(self, lesson: Lesson, steps: Steps, *, lr_factor: float, generator: torch.Generator) -> Update:
+        """The steps one after another; critics learn in the first.
+
+        Between steps each episode's advantages are multiplied by how much likelier its turns became in the steps before
+        (HAPPO's factor), so that an agent learns against its team-mates as they now are.
+        """
+        batch, tally = lesson.batch, Tally(len(lesson.batch.members))
         norms: dict[str, list[float]] = {name: [] for name in self.optimizers}
-        value_error, steps = 0.0, 0
+        stopped: set[str] = set()
+        factor_E = torch.ones(len(batch.episodes))
         for name, optimizer in self.optimizers.items():
             optimizer.param_groups[0]["lr"] = self.settings.lr[name] * lr_factor
+        for number, step in enumerate(steps):
+            learning = set(step) | (self.critics if number == 0 else set())
+            for turns_J in self._minibatches(batch, generator):
+                found = self._accumulate(lesson, factor_E, turns_J, learning - stopped)
+                for name, norm in self._clip(self._present(batch, turns_J, learning - stopped)).items():
+                    self.optimizers[name].step()
+                    self.optimizers[name].zero_grad(set_to_none=True)
+                    norms[name].append(norm)
+                tally.add_all(found)
+                stopped |= self._spent(batch, found)
+            if number + 1 < len(steps):
+                factor_E = self._factor(batch, factor_E, step)
+        figures = statistics(batch, tally, norms)
+        if len(steps) > 1:
+            figures["factor"] = {"mean": float(factor_E.mean()), "std": float(factor_E.std(correction=0))}
+        return Update(statistics=figures, tokens=tally.tokens)
+
+    def _minibatches(self, batch: Batch, generator: torch.Generator) -> Iterator[Tensor]:
+        """The turns of each minibatch of every epoch; one without turns to learn from is left out."""
         for _ in range(self.settings.epochs):
             order = torch.randperm(len(batch.episodes), generator=generator)
             for chosen in order.tensor_split(min(self.settings.minibatches, len(order))):
                 turns_J = torch.isin(batch.episode_K, chosen).nonzero()[:, 0]
-                value_error += self._accumulate(batch, estimate, values, reference_N, turns_J, sums, policy)
-                steps += 1
-                for name, norm in self._clip(self._present(batch, turns_J, policy)).items():
-                    self.optimizers[name].step()
-                    self.optimizers[name].zero_grad(set_to_none=True)
-                    norms[name].append(norm)
-        return self._statistics(batch, sums, norms, value_error / steps)
+                if len(turns_J):
+                    yield turns_J
 
-    def _accumulate(
-        self,
-        batch: Batch,
-        estimate: Estimate,
-        values: Tensor | None,
-        reference_N: Tensor | None,
-        turns_J: Tensor,
-        sums: Sums,
-        policy: bool,
-    ) -> float:
-        """Gradients of one minibatch (the turns J), pass by pass; the critic's mean loss."""
-        weight_J = self.algorithm.weights(batch.length_K[turns_J], batch.agent_K[turns_J])
-        spans: list[Span] = []
-        owners: list[int] = []  # position in J of each span's turn
+    def _accumulate(self, lesson: Lesson, factor_E: Tensor, turns_J: Tensor, learning: Collection[str]) -> Tally:
+        """Gradients of one minibatch (the turns J), pass by pass."""
+        batch, tally = lesson.batch, Tally(len(lesson.batch.members))
+        weight_J = self.algorithm.weights(batch.length_K[turns_J], batch.agent_K[turns_J], batch.adapter_K[turns_J])
+        work: list[Work] = []
+        entries: Counter[str] = Counter()  # values that each critic is asked for
         for j, k in enumerate(turns_J.tolist()):
-            turn = batch.turns[k]
-            if policy:
-                spans.append(action_span(turn.agent, turn.prompt_ids, turn.completion.token_ids))
-                owners.append(j)
-            if self.critic is not None:
-                spans.append(self._critic_span(batch, k))
-                owners.append(j)
-        value_entries = sum(span.asked for span in spans if span.adapter == self.critic)
-        total = 0.0
-        for chunk in passes(spans, self.order, self.settings.tokens):
-            split = sum(spans[i].adapter != self.critic for i in chunk)  # policy spans first: the order says so
-            hidden = hidden_states(self.team, [spans[i] for i in chunk])
-            acting = torch.tensor([owners[i] for i in chunk[:split]], dtype=torch.int64)
-            judged = torch.tensor([owners[i] for i in chunk[split:]], dtype=torch.int64)
-            n_policy = int(batch.length_K[turns_J[acting]].sum())
+            turn, member = batch.turns[k], batch.member(k)
+            if member.adapter in learning:
+                span = action_span(member.adapter, turn.prompt_ids, turn.completion.token_ids)
+                work.append(Work(span=span, team=member.team, turn=j))
+            if member.critic is not None and member.critic in learning:
+                work.append(self._judging(batch, k, j))
+                entries[member.critic] += work[-1].span.asked
+        for one in cut(work, self.settings.tokens):
+            acting, judging = one.split()
+            hidden = one.hidden()
+            n_policy = sum(span.asked for span in acting.spans)
             loss = hidden.new_zeros((), dtype=torch.float32)
-            if len(acting):
+            if acting.work:
+                own = acting.turns
                 loss = loss + self._policy_loss(
-                    batch, estimate, reference_N, turns_J[acting], weight_J[acting], hidden[:n_policy], sums
+                    lesson, factor_E, one.team, turns_J[own], weight_J[own], hidden[:n_policy], tally
                 )
-            if len(judged):
-                critic_loss = (
-                    self._critic_loss(batch, estimate, values, turns_J[judged], hidden[n_policy:]) / value_entries
-                )
-                total += float(critic_loss.detach())
+            for critic, part in self._critic_losses(lesson, judging, turns_J, hidden[n_policy:]):
+                critic_loss = part / entries[critic]
+                tally.critics[critic] = tally.critics.get(critic, 0.0) + float(critic_loss.detach())
                 loss = loss + critic_loss
             loss.backward()
-        return total
+            tally.tokens += sum(len(span.ids) for span in one.spans)
+        return tally
 
     def _policy_loss(
         self,
-        batch: Batch,
-        estimate: Estimate,
-        reference_N: Tensor | None,
+        lesson: Lesson,
+        factor_E: Tensor,
+        team: TeamModel,
         turns_J: Tensor,
         weight_J: Tensor,
         hidden: Tensor,
-        sums: Sums,
+        tally: Tally,
     ) -> Tensor:
-        device = self.team.device
+        batch, device = lesson.batch, team.device
         rows, turn = token_rows(batch, turns_J)
-        old, advantages, weight = (
-            x.to(device) for x in (batch.old_N[rows], estimate.advantages_N[rows], weight_J[turn])
-        )
+        advantages = lesson.estimate.advantages_N[rows] * factor_E[batch.episode_K[turns_J]][turn]
+        old, advantages, weight = (x.to(device) for x in (batch.old_N[rows], advantages, weight_J[turn]))
         temperature = batch.temperature_K[turns_J][turn].to(device)
         tokens, bonus = batch.tokens_N[rows].to(device), self.settings.entropy > 0
-        new, entropy = logprobs(self.team, hidden, tokens, temperature, entropy_trains=bonus)
+        new, entropy = logprobs(team, hidden, tokens, temperature, entropy_trains=bonus)
         words = batch.words_K[turns_J].to(device)
         surrogate = self.algorithm.surrogate(new, old, advantages, weight, turn.to(device), words)
-        loss = surrogate.loss
+        loss, agent_N, reference_kl = surrogate.loss, batch.agent_K[turns_J][turn], torch.zeros_like(new)
         if self.settings.entropy:
             loss = loss - self.settings.entropy * (weight * entropy).sum()
-        if reference_N is not None:
-            loss = loss + self.settings.kl * (weight * kl_k3(new, reference_N[rows].to(device))).sum()
-        sums.add(batch.agent_K[turns_J][turn], kl_k3(old, new), surrogate.clipped_N, entropy)
+        if lesson.reference_N is not None:
+            reference_kl = kl_estimate(new, lesson.reference_N[rows].to(device), self.settings.kl_estimator)
+            loss = loss + (weight * lesson.kl_weight_A[agent_N].to(device) * reference_kl).sum()
+        tally.add(agent_N, kl_estimate(old, new.detach(), "k3"), surrogate.clipped_N, entropy, reference_kl)
         return loss
 
-    def _critic_loss(
-        self, batch: Batch, estimate: Estimate, values: Tensor | None, turns_J: Tensor, hidden: Tensor
-    ) -> Tensor:
-        assert self.critic is not None
-        assert values is not None
-        assert estimate.returns is not None
-        rows = token_rows(batch, turns_J)[0] if self.algorithm.values_at == "token" else turns_J
-        returns, old = estimate.returns[rows].to(hidden.device), values[rows].to(hidden.device)
-        predicted = self.team.values(self.critic, hidden)
-        return value_loss(predicted, returns, old, clip=self.settings.value_clip, kind=self.settings.value_loss).sum()
+    def _critic_losses(
+        self, lesson: Lesson, judging: Pass, turns_J: Tensor, hidden: Tensor
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Each critic's summed loss over its sequences."""
+        if not judging.work:
+            return
+        assert lesson.values is not None
+        assert lesson.estimate.returns is not None
+        turns = turns_J[judging.turns]
+        rows = token_rows(lesson.batch, turns)[0] if self.algorithm.values_at == "token" else turns
+        returns, old = (x[rows].to(hidden.device) for x in (lesson.estimate.returns, lesson.values))
+        clip, kind = self.settings.value_clip, self.settings.value_loss
+        for critic, own in runs(judging.spans):
+            predicted = judging.team.values(critic, hidden[own])
+            yield critic, value_loss(predicted, returns[own], old[own], clip=clip, kind=kind).sum()
+
+    def _factor(self, batch: Batch, factor_E: Tensor, step: Collection[str]) -> Tensor:
+        """The factor after an update of the adapters in `step`."""
+        names = {k: batch.member(k).adapter for k in range(len(batch.turns))}
+        own: dict[int, str | None] = {k: name for k, name in names.items() if name in step}
+        log_ratio_N = torch.zeros_like(batch.old_N)
+        for rows, new in score(batch, own, self.settings.tokens):
+            log_ratio_N[rows] = new - batch.old_N[rows]
+        held = [pair for pair in batch.held() if pair[0] in own]
+        if not held:
+            return factor_E
+        turns_J, episode_J = torch.tensor(held).unbind(1)
+        rows, turn = token_rows(batch, turns_J)
+        return sequential_factor(factor_E, log_ratio_N[rows], episode_J[turn], clip=self.settings.factor_clip)
+
+    def _spent(self, batch: Batch, found: Tally) -> set[str]:
+        """Adapters whose policy has moved further than the KL budget allows."""
+        if self.settings.kl_budget is None:
+            return set()
+        spent = set()
+        for adapter in self.adapters:
+            own = [i for i, member in enumerate(batch.members) if member.adapter == adapter]
+            kl, *_, tokens = found.by_agent[own].sum(0).tolist()
+            if tokens and kl / tokens > self.settings.kl_budget:
+                spent.add(adapter)
+        return spent
 
     def _clip(self, names: Sequence[str]) -> dict[str, float]:
         """Each adapter's gradient norm, cut to the limit. Nobody has stepped yet when one is not finite."""
         norms = {}
         for name in names:
-            parameters = self.team.parameters(name).values()
+            parameters = self.homes[name].parameters(name).values()
             norms[name] = float(torch.nn.utils.clip_grad_norm_(parameters, self.settings.grad_clip, foreach=True))
             if not math.isfinite(norms[name]):
                 raise MarftError(
@@ -226,39 +244,41 @@ class Learner:
                 )
         return norms
 
-    def _critic_span(self, batch: Batch, k: int) -> Span:
+    def _judging(self, batch: Batch, k: int, position: int) -> Work:
+        """What turn k's critic reads."""
+        member, state = batch.member(k), batch.states[k]
         if self.algorithm.values_at == "token":
-            span = action_span(self.critic, batch.states[k], batch.turns[k].completion.token_ids)
+            span = action_span(member.critic, state, batch.turns[k].completion.token_ids)
         else:
-            span = Span(adapter=self.critic, ids=batch.states[k], asked=1)
-        if len(span.ids) > self.team.longest:
+            span = Span(adapter=member.critic, ids=state, asked=1)
+        if len(span.ids) > member.team.longest:
             raise MarftError(
-                f"the critic's view of an episode has {len(span.ids)} tokens, the model reads {self.team.longest}; "
+                f"the critic's view of an episode has {len(span.ids)} tokens, the model reads {member.team.longest}; "
                 "lower max_tokens of the agents or use an algorithm without a critic"
             )
-        return span
+        return Work(span=span, team=member.team, turn=position)
 
-    def _present(self, batch: Batch, turns_J: Tensor, policy: bool) -> list[str]:
-        """Who has samples in this minibatch, and so a gradient."""
-        acting = [batch.agents[i] for i in batch.agent_K[turns_J].unique().tolist()] if policy else []
-        return [name for name in self.optimizers if name in acting or name == self.critic]
-
-    def _statistics(
-        self, batch: Batch, sums: Sums, norms: Mapping[str, Sequence[float]], value_error: float
-    ) -> dict[str, dict[str, float]]:
-        found: dict[str, dict[str, float]] = {}
-        for i, agent in enumerate(batch.agents):
-            kl, clipped, entropy, tokens = sums.by_agent[i].tolist()
-            count = max(tokens, 1.0)
-            found[agent] = {"kl": kl / count, "clip_fraction": clipped / count, "entropy": entropy / count}
-        if self.critic:
-            found[self.critic] = {"loss": value_error}
-        for name, seen in norms.items():
-            found.setdefault(name, {})["grad_norm"] = sum(seen) / len(seen) if seen else 0.0
-        return found
+    def _present(self, batch: Batch, turns_J: Tensor, learning: Collection[str]) -> list[str]:
+        """Who learns and has samples in this minibatch, and so a gradient."""
+        members = [batch.members[i] for i in batch.agent_K[turns_J].unique().tolist()]
+        present = {name for member in members for name in (member.adapter, member.critic)}
+        return [name for name in self.optimizers if name in learning and name in present]
 
 
-def token_rows(batch: Batch, turns_J: Tensor) -> tuple[Tensor, Tensor]:
-    """The flat rows of the tokens of some turns, in their order, and which of those turns each belongs to."""
-    turn, offset = ragged(batch.length_K[turns_J])
-    return batch.starts_K[turns_J][turn] + offset, turn
+def statistics(batch: Batch, tally: Tally, norms: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for i, member in enumerate(batch.members):
+        kl, clipped, entropy, reference_kl, tokens = tally.by_agent[i].tolist()
+        count, seen = max(tokens, 1.0), norms.get(member.adapter, ())
+        found[member.agent] = {
+            "kl": kl / count,
+            "clip_fraction": clipped / count,
+            "entropy": entropy / count,
+            "reference_kl": reference_kl / count,
+            "grad_norm": sum(seen) / len(seen) if seen else 0.0,
+            "steps": len(seen),
+        }
+    for critic, loss in tally.critics.items():
+        seen = norms[critic]  # one a minibatch in which it had something to judge
+        found[critic] = {"loss": loss / len(seen), "grad_norm": sum(seen) / len(seen)}
+    return found

@@ -11,9 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     TaskID,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -28,10 +28,12 @@ class Terminal:
     def __init__(self, console: Console, bar: Progress | None, run: Path) -> None:
         self.console, self.bar, self.run = console, bar, run
         self.started = time.perf_counter()
-        self.first: int | None = None  # iteration after which this process began
+        self.first: float | None = None  # how much of the run was done when this process began
         self.task: TaskID | None = None
+        self.of = ""  # how many iterations there will be, where that is known
 
     def introduce(self, config: Config, device: str) -> None:
+        self.of = "" if config.train.budget else f"/{config.train.iterations}"
         agents, what = ", ".join(config.team.agents), f"{config.env.name} with {config.model} on {device}"
         self.say(f"{config.algorithm.name}: {agents}; {what}; run directory: {self.run}")
 
@@ -41,22 +43,22 @@ class Terminal:
         self.say(f"{when} training: held-out {figure} {row[figure]:.3f}{interval} on {row['tasks']} tasks")
         self.started = time.perf_counter()
 
-    def iterated(self, row: dict[str, Any], of: int) -> None:
-        done = row["iteration"]
+    def iterated(self, row: dict[str, Any], before: float, progress: float) -> None:
+        """`before` and `progress`: how much of the run was done before this iteration, and now."""
         if self.first is None:
-            self.first = done - 1
+            self.first = before
         speed = row["tokens"]["rollout"] / max(row["seconds"]["rollout"], 1e-9)
-        left = round((time.perf_counter() - self.started) / (done - self.first) * (of - done))
+        left = round((time.perf_counter() - self.started) / (progress - self.first) * max(0.0, 1 - progress))
         agents = "  ".join(f"{name} kl {found['kl']:.4f}" for name, found in row["agents"].items())
         evaluated = f"  held-out {row['eval'].get('accuracy', row['eval']['reward']):.3f}" if "eval" in row else ""
         self.say(
-            f"iteration {done:4d}/{of}  reward {row['reward']:.3f}{evaluated}  {agents}  {speed:,.0f} tokens/s  "
-            f"{left // 60}:{left % 60:02d} left"
+            f"iteration {row['iteration']:4d}{self.of}  reward {row['reward']:.3f}{evaluated}  {agents}  "
+            f"{speed:,.0f} tokens/s  {left // 60}:{left % 60:02d} left"
         )
         if self.bar is not None:
             if self.task is None:
-                self.task = self.bar.add_task("", total=of, completed=self.first)
-            self.bar.update(self.task, completed=done, description=f"reward {row['reward']:.3f}")
+                self.task = self.bar.add_task("", total=100, completed=round(100 * self.first))
+            self.bar.update(self.task, completed=100 * progress, description=f"reward {row['reward']:.3f}")
 
     def finished(self, summary: dict[str, Any]) -> None:
         before, after = summary.get("before"), summary.get("after")
@@ -76,7 +78,7 @@ def watcher(run: Path) -> Iterator[Terminal]:
         yield Terminal(console, None, run)
         return
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
     )  # fmt: skip
     with Progress(*columns, console=console, transient=True) as bar:
         yield Terminal(console, bar, run)

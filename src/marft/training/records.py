@@ -2,55 +2,92 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from marft.algorithms.experience import Estimate
+from marft.algorithms.experience import returns_to_go
 from marft.models.attention import ragged
 from marft.training.batch import Batch
+from marft.training.lesson import Lesson
 from marft.types import Episode
 
 
-def agent_metrics(
-    episodes: Sequence[Episode],
-    batch: Batch,
-    estimate: Estimate,
-    values: Tensor | None,
-    statistics: Mapping[str, Mapping[str, float]],
-    version: int,
-) -> dict[str, Any]:
-    """The team's reward and accuracy, each agent's figures, the critic's. `version` is the policy the update began with."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Play:
+    """One play of an iteration, what was learnt from it, and who learnt."""
+
+    episodes: Sequence[Episode]
+    lesson: Lesson
+    statistics: Mapping[str, Mapping[str, float]]
+    learning: frozenset[str]  # adapters
+    version: int  # of the policy that the update began with
+
+
+def iteration_row(plays: Sequence[Play]) -> dict[str, Any]:
+    """The team's reward and accuracy over all plays; each agent's figures from the play in which it learnt."""
+    episodes = [episode for play in plays for episode in play.episodes]
     played = [episode for episode in episodes if episode.ended != "failed"]
     graded = [episode.reward.correct for episode in played if episode.reward.correct is not None]
     row: dict[str, Any] = {"reward": sum(e.reward.team for e in played) / len(played)}
     if graded:
         row["accuracy"] = sum(graded) / len(graded)
     row["failed"] = len(episodes) - len(played)
+    counts: Counter[str] = Counter()
+    for episode in played:
+        counts.update(episode.counts)
+    if counts:
+        row["counts"] = dict(sorted(counts.items()))
+    row["agents"], row["critics"] = {}, {}
+    for play in plays:
+        for agent, found in agent_figures(play).items():
+            if agent not in row["agents"] or found.pop("learnt"):
+                found.pop("learnt", None)
+                row["agents"][agent] = found
+        row["critics"] |= critic_figures(play)
+        if "factor" in play.statistics:
+            row["factor"] = dict(play.statistics["factor"])
+    return {key: value for key, value in row.items() if value != {}}
+
+
+def agent_figures(play: Play) -> dict[str, dict[str, Any]]:
+    batch, found = play.lesson.batch, {}
     turn_N, _ = ragged(batch.length_K)
-    row["agents"] = {}
-    for i, agent in enumerate(batch.agents):
+    score_K = returns_to_go(batch.reward_K, batch.discount_K, batch.episode_K, len(batch.episodes))
+    for i, member in enumerate(batch.members):
         own = batch.agent_K == i
         if not own.any():
             continue
-        lag = [version - turn.completion.version for turn, mine in zip(batch.turns, own.tolist(), strict=True) if mine]
-        row["agents"][agent] = {
-            "reward": float(batch.score_K[own].mean()),
-            "advantage_std": float(estimate.advantages_N[own[turn_N]].std(correction=0)),
+        turns = [turn for turn, mine in zip(batch.turns, own.tolist(), strict=True) if mine]
+        found[member.agent] = {
+            "reward": float(score_K[own].mean()),
+            "advantage_std": float(play.lesson.estimate.advantages_N[own[turn_N]].std(correction=0)),
             "length": float(batch.length_K[own].float().mean()),
-            "staleness": sum(lag) / len(lag),
-            **statistics.get(agent, {}),
+            "staleness": sum(play.version - turn.completion.version for turn in turns) / len(turns),
+            "learnt": member.adapter in play.learning,
+            **play.statistics.get(member.agent, {}),
         }
-    critics = {name: dict(found) for name, found in statistics.items() if name not in batch.agents}
-    if values is not None and estimate.returns is not None:
-        spread = estimate.returns.var(correction=0)
-        residual = (estimate.returns - values).var(correction=0)
-        for found in critics.values():
-            found["explained_variance"] = float(1 - residual / spread) if spread > 0 else 0.0
-    if critics:
-        row["critics"] = critics
-    return row
+    return found
+
+
+def critic_figures(play: Play) -> dict[str, dict[str, float]]:
+    """Each critic's loss, and the share of the returns' variance that its values explained before the update."""
+    lesson, batch = play.lesson, play.lesson.batch
+    critics = {member.critic for member in batch.members if member.critic is not None}
+    found = {critic: dict(play.statistics[critic]) for critic in sorted(critics & play.statistics.keys())}
+    if lesson.values is not None and lesson.estimate.returns is not None:
+        judged_K = [batch.members[i].critic for i in batch.agent_K.tolist()]
+        judged = judged_K if len(lesson.values) == len(judged_K) else [judged_K[k] for k in ragged(batch.length_K)[0]]
+        for critic, row in found.items():
+            own = torch.tensor([name == critic for name in judged])
+            returns, values = lesson.estimate.returns[own], lesson.values[own]
+            spread, residual = returns.var(correction=0), (returns - values).var(correction=0)
+            row["explained_variance"] = float(1 - residual / spread) if spread > 0 else 0.0
+    return found
 
 
 def failed_rows(episodes: Sequence[Episode], iteration: int, count: int) -> Iterator[dict[str, Any]]:
@@ -69,25 +106,24 @@ def failed_rows(episodes: Sequence[Episode], iteration: int, count: int) -> Iter
 
 def episode_rows(batch: Batch, advantages_N: Tensor, iteration: int, count: int) -> Iterator[dict[str, Any]]:
     """The first `count` episodes whole: what every agent saw and said, and what came of it."""
-    starts, k = batch.starts_K.tolist(), 0
-    for episode in batch.episodes[:count]:
+    learnt = {(e, turn.index): k for k, (e, turn) in enumerate(zip(batch.episode_K.tolist(), batch.turns, strict=True))}
+    starts = batch.starts_K.tolist()
+    for e, episode in enumerate(batch.episodes[:count]):
         turns = []
         for turn in episode.turns:
-            tokens = slice(starts[k], starts[k] + len(turn.completion.token_ids))
-            turns.append(
-                {
-                    "agent": turn.agent,
-                    "saw": [{"role": m.role, "content": m.content} for m in turn.observation],
-                    "text": turn.text,
-                    "token_ids": list(turn.completion.token_ids),
-                    "logprobs": list(turn.completion.logprobs),
-                    "reward": float(batch.reward_K[k]),
-                    "advantages": advantages_N[tokens].tolist(),
-                    "finish": turn.completion.finish,
-                    "version": turn.completion.version,
-                }
-            )
-            k += 1
+            row: dict[str, Any] = {
+                "agent": turn.agent,
+                "saw": [{"role": m.role, "content": m.content} for m in turn.observation],
+                "text": turn.text,
+                "token_ids": list(turn.completion.token_ids),
+                "logprobs": list(turn.completion.logprobs),
+                "finish": turn.completion.finish,
+                "version": turn.completion.version,
+            }
+            if (k := learnt.get((e, turn.index))) is not None:
+                tokens = slice(starts[k], starts[k] + len(turn.completion.token_ids))
+                row |= {"reward": float(batch.reward_K[k]), "advantages": advantages_N[tokens].tolist()}
+            turns.append(row)
         yield {
             "iteration": iteration,
             "task": episode.task.id,

@@ -14,14 +14,16 @@ from typing import Any
 from marft.config import Config, load_config, merge, parse, recipes
 from marft.envs import tasks_of
 from marft.game.workflows import Workflow
+from marft.models.peft_format import load_adapter
 from marft.runs.checkpoints import warn
 from marft.runs.directory import RunDirectory
 from marft.runs.disk import require_space
 from marft.runs.export import checkpoint_folder
 from marft.runs.tracking import trackers
-from marft.training.compose import Assembly, assemble
+from marft.training.compose import Assembly, adapter_of, assemble, model_of
 from marft.training.progress import watcher
 from marft.training.saving import initial_adapters, load_adapters
+from marft.training.table import Start
 from marft.training.trainer import Trainer
 from marft.types import MarftError, Task
 from marft.version import __version__
@@ -34,6 +36,8 @@ def start_run(config: Config, path: Path, workflow: Workflow | None = None) -> d
     run = RunDirectory(path)
     if run.exists():  # before the model is loaded, or even fetched
         raise MarftError(run.taken(config))
+    if not config.team.trained:
+        raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
     parts = assemble(config, workflow)
     begin_from(config, parts)
     run = RunDirectory.create(path, config, manifest(config, parts), needed=room(config, parts))
@@ -57,7 +61,7 @@ def go(
     config: Config, parts: Assembly, run: RunDirectory, *, resume: bool = False, at: int | None = None
 ) -> dict[str, Any]:
     with watcher(run.path) as watching:
-        watching.introduce(config, str(parts.team.device))
+        watching.introduce(config, parts.device)
         trainer = Trainer(config, parts, run, [], watching)
         if resume and not trainer.resume(warn, at):
             begin_from(config, parts)  # the run died before its first checkpoint
@@ -78,7 +82,7 @@ def seat(source: str | None, overrides: Sequence[str]) -> tuple[Config, Assembly
         config = config_of(run, overrides)
         parts = assemble(config)
         check_base(run, parts)
-        load_adapters(checkpoint_folder(run, None), parts.learner)
+        load_adapters(checkpoint_folder(run, None), parts.teams)
         return config, parts
     config = load_config(source, overrides)
     parts = assemble(config)
@@ -93,7 +97,7 @@ def play_once(source: str | None, overrides: Sequence[str], *, task: int, prompt
     if prompt is None and not 0 <= task < len(held_out):
         raise MarftError(f"--task {task}: the environment has {len(held_out)} held-out tasks")
     chosen = held_out[task] if prompt is None else Task(id="yours", prompt=prompt, data=held_out[0].data)
-    [episode] = asyncio.run(parts.table.episodes([(chosen, 0)], f"{config.seed}/play"))
+    [episode] = asyncio.run(parts.table.episodes([Start(task=chosen, sample=0)], f"{config.seed}/play"))
     print(f"task: {chosen.prompt}")
     for turn in episode.turns:
         if show:
@@ -107,10 +111,16 @@ def play_once(source: str | None, overrides: Sequence[str], *, task: int, prompt
 
 
 def begin_from(config: Config, parts: Assembly) -> None:
-    """Adapters of `init_from`: of a run's newest checkpoint, or of a folder."""
+    """Adapters that agents bring along, and for the others those of `init_from`: a run's newest checkpoint, or a folder."""
+    own = {name: agent.init_from for name, agent in config.team.agents.items() if agent.init_from}
+    brought = {adapter_of(config, name): (name, Path(folder)) for name, folder in own.items()}
+    for adapter, (name, folder) in brought.items():
+        assert adapter is not None
+        load_adapter(parts.bases[model_of(config, name)].team, adapter, folder)
     if config.init_from:
         run = RunDirectory(Path(config.init_from))
-        initial_adapters(config.init_from, parts.learner, checkpoint_folder(run, None) if run.exists() else None)
+        newest = checkpoint_folder(run, None) if run.exists() else None
+        initial_adapters(config.init_from, parts.teams, newest, leave_out=[name for name in brought if name])
 
 
 def config_of(run: RunDirectory, overrides: Sequence[str]) -> Config:
@@ -138,8 +148,7 @@ def next_path(name: str) -> Path:
 
 def room(config: Config, parts: Assembly) -> int:
     """Bytes a run may need: each checkpoint holds weights and two Adam moments in fp32."""
-    names = parts.learner.optimizers
-    weights = sum(p.numel() for name in names for p in parts.team.parameters(name).values())
+    weights = sum(p.numel() for team in parts.teams for name in team.adapters for p in team.parameters(name).values())
     return (config.checkpoint.keep + 1) * weights * 3 * 4 + SLACK
 
 
@@ -156,7 +165,7 @@ def manifest(config: Config, parts: Assembly) -> Mapping[str, Any]:
         "packages": packages,
         "seed": config.seed,
         "model": {"name": config.model, "fingerprint": parts.fingerprint},
-        "device": str(parts.team.device),
+        "device": parts.device,
         "git_commit": git_commit(),
     }
 

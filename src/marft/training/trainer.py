@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Protocol
 
 import torch
 
+from marft.algorithms.losses import adapted_kl_weight, kl_estimate
 from marft.config import Config
-from marft.envs import tasks_of
 from marft.game.play import seed_of
+from marft.models.attention import ragged
 from marft.runs.checkpoints import Checkpoints
 from marft.runs.directory import RunDirectory
 from marft.runs.tracking import Tracker, flatten
-from marft.training.batch import Batch, build_batch
-from marft.training.compose import CREDITS, Assembly, eval_settings
-from marft.training.evaluation import evaluate
-from marft.training.records import agent_metrics, episode_rows, failed_rows
+from marft.training.batch import build_batch
+from marft.training.choose import make_credit
+from marft.training.compose import Assembly
+from marft.training.evaluation import eval_settings, evaluate
+from marft.training.lesson import Lesson, Update
+from marft.training.records import Play, episode_rows, failed_rows, iteration_row
 from marft.training.saving import Position, read_checkpoint, write_checkpoint
-from marft.types import Episode, MarftError, Task
-
-MOST_FAILURES = 0.5  # of an iteration's episodes; past it the run stops
+from marft.training.schedule import Steps, plays
+from marft.training.source import Source
+from marft.types import Episode
 
 
 class Watcher(Protocol):
     """Who is told how the run goes: the terminal, or nobody."""
 
     def evaluated(self, when: str, row: dict[str, Any]) -> None: ...
-    def iterated(self, row: dict[str, Any], of: int) -> None: ...
+    def iterated(self, row: dict[str, Any], before: float, progress: float) -> None: ...
 
 
 class Trainer:
@@ -41,146 +42,175 @@ class Trainer:
     ) -> None:
         self.config, self.parts, self.run, self.trackers, self.watcher = config, parts, run, trackers, watcher
         self.checkpoints = Checkpoints(run.path / "checkpoints", config.checkpoint.keep)
+        self.source = Source(config, parts.table, run.path)
         self.position = Position()
         self.seconds: dict[str, float] = {}
 
     def train(self) -> dict[str, Any]:
         """All iterations that are still to do; the run's summary."""
         known = self.run.summary() or {}
-        finished = known.get("iterations") == self.position.iteration == self.config.train.iterations
-        if finished and self.evaluated("after", known):
+        if self.finished and known.get("iterations") == self.position.iteration and self.evaluated("after", known):
             return known  # a finished run, resumed: nothing to do
         started = time.perf_counter()
         self.evaluate("before")
         if self.position.iteration == 0:
             self.save()
-        while self.position.iteration < self.config.train.iterations:
+        while not self.finished:
             self.iterate()
-            done = self.position.iteration
-            if done % self.config.checkpoint.every == 0 or done == self.config.train.iterations:
+            if self.finished or self.position.iteration % self.config.checkpoint.every == 0:
                 self.save()
         self.evaluate("after")
         return self.summarise(time.perf_counter() - started)
 
+    @property
+    def finished(self) -> bool:
+        return self.progress >= 1
+
+    @property
+    def progress(self) -> float:
+        """How much of the run is done, by iterations or by the budget of tokens, whichever is further."""
+        train, position = self.config.train, self.position
+        spent = position.tokens_generated / train.budget if train.budget else 0.0
+        return max(position.iteration / train.iterations, spent)
+
     def iterate(self) -> None:
-        self.seconds = {}
-        with self.timed("rollout"):
-            episodes = self.collect()
-        with self.timed("credit"):
-            batch = self.prepare(episodes)
-            values = self.parts.learner.values(batch)
-            final_E = self.parts.learner.final_values(batch)
-            estimate = self.parts.learner.algorithm.estimate(batch.experience(values, final_E))
-        with self.timed("update"):
-            statistics = self.parts.learner.update(
-                batch,
-                estimate,
-                values,
-                lr_factor=self.lr_factor(),
-                policy=self.policy_learns(),
-                generator=self.generator(),
-            )
-        tokens = {"rollout": int(batch.length_K.sum()), "update": self.trained(batch)}
-        self.advance(tokens)
+        self.seconds = dict.fromkeys(("rollout", "credit", "update", "eval"), 0.0)
+        before, progress = self.position, self.progress
+        plays = [self.play_and_learn(number, steps) for number, steps in enumerate(self.plays())]
+        self.position = replace(self.position, iteration=before.iteration + 1)
         row = {
             "iteration": self.position.iteration,
-            **agent_metrics(episodes, batch, estimate, values, statistics, self.position.version - 1),
-            "tokens": tokens,
+            **iteration_row(plays),
+            "tokens": {
+                "rollout": self.position.tokens_generated - before.tokens_generated,
+                "update": self.position.tokens_trained - before.tokens_trained,
+            },
         }
         with self.timed("eval"):
             if self.config.eval.every and self.position.iteration % self.config.eval.every == 0:
                 row["eval"] = evaluate(self.parts.table, eval_settings(self.config), self.config.seed)
-        self.record({**row, "seconds": self.seconds}, episodes, batch, estimate.advantages_N)
+        row["seconds"] = self.seconds
+        self.record(row, plays)
+        self.watcher.iterated(row, progress, self.progress)
 
-    def collect(self) -> list[Episode]:
-        """One iteration's episodes: `samples` of each of the next `tasks` tasks."""
-        pairs: list[tuple[Task, int]] = []
-        drawn: Counter[str] = Counter()  # a task that comes twice in one iteration is sampled afresh
-        for task in self.next_tasks():
-            pairs += [(task, drawn[task.id] + i) for i in range(self.config.train.samples)]
-            drawn[task.id] += self.config.train.samples
-        seed = f"{self.config.seed}/train/{self.position.iteration}"
-        episodes = asyncio.run(self.parts.table.episodes(pairs, seed))
-        failed = [episode for episode in episodes if episode.ended == "failed"]
-        if len(failed) > MOST_FAILURES * len(episodes):
-            raise MarftError(
-                f"{len(failed)} of {len(episodes)} episodes failed in iteration {self.position.iteration + 1}; the first: "
-                f"{failed[0].error}. What was written is kept: mend it, then marft train --resume --run {self.run.path}"
-            )
-        if not any(episode.turns for episode in episodes if episode.ended != "failed"):
-            raise MarftError("nobody acted in any episode; the workflow must call game.act")
-        return episodes
+    def play_and_learn(self, number: int, steps: Steps) -> Play:
+        """One play of the iteration, and the updates that follow it."""
+        learner, generated = self.parts.learner, self.parts.tokens
+        with self.timed("rollout"):
+            episodes = self.source.collect(self.position, number)
+        with self.timed("credit"):
+            lesson = self.estimate(episodes)
+        with self.timed("update"):
+            done = learner.update(lesson, steps, lr_factor=self.lr_factor(), generator=self.generator(number))
+        version, position = self.position.version, self.position
+        self.position = replace(
+            position,
+            version=version + 1,
+            tasks_drawn=position.tasks_drawn + self.config.train.tasks,
+            tokens_generated=position.tokens_generated + self.parts.tokens - generated,
+            tokens_trained=position.tokens_trained + done.tokens,
+            baselines=self.baselines(lesson),
+            kl_weights=self.kl_weights(done),
+        )
+        self.parts.policy_version(version + 1)
+        learning = frozenset[str]().union(*steps)
+        return Play(episodes=episodes, lesson=lesson, statistics=done.statistics, learning=learning, version=version)
 
-    def next_tasks(self) -> list[Task]:
-        tasks, start = tasks_of(self.parts.table.env, "train"), self.position.tasks_drawn
-        epochs = {i // len(tasks) for i in range(start, start + self.config.train.tasks)}
-        orders = {epoch: task_order(self.config.seed, epoch, len(tasks)) for epoch in epochs}
-        drawn = range(start, start + self.config.train.tasks)
-        return [tasks[orders[i // len(tasks)][i % len(tasks)]] for i in drawn]
+    def plays(self) -> tuple[Steps, ...]:
+        """This iteration's plays and steps; while critics warm up, nobody else learns."""
+        schedule, done = self.config.schedule, self.position.iteration - self.config.critic.warmup
+        if done < 0:
+            return ((frozenset(),),)
+        seed = seed_of(self.config.seed, "order", self.position.iteration)
+        adapters = self.parts.learner.adapters
+        return plays(schedule.mode, adapters, iteration=done, interval=schedule.interval or 1, seed=seed)
 
-    def prepare(self, episodes: Sequence[Episode]) -> Batch:
-        agents = self.parts.table.team
-        return build_batch(
+    def estimate(self, episodes: Sequence[Episode]) -> Lesson:
+        """What the episodes are worth, turn by turn and token by token."""
+        learner, kl = self.parts.learner, self.config.algorithm.kl
+        batch = build_batch(
             [episode for episode in episodes if episode.ended != "failed" and episode.turns],
-            agents=list(agents),
-            temperatures={name: agent.sampling.temperature for name, agent in agents.items()},
-            credit=CREDITS[self.config.credit.name],
-            encode_state=self.parts.engine.encode if self.config.has_critic else None,
+            members=learner.members,
+            credit=make_credit(self.config.credit),
+            by_branch=self.config.credit.name == "tree",
+        )
+        values = learner.values(batch)
+        reference_N = learner.reference(batch) if kl.weight else None
+        kl_weight_A = self.by_agent(self.position.kl_weights, kl.weight)
+        penalty_N = None
+        if reference_N is not None and kl.where == "reward":
+            agent_N = batch.agent_K[ragged(batch.length_K)[0]]
+            penalty_N = kl_weight_A[agent_N] * kl_estimate(batch.old_N, reference_N, kl.estimator)
+        experience = batch.experience(
+            values,
+            learner.final_values(batch),
+            penalty_N=penalty_N,
+            baseline_A=self.by_agent(self.position.baselines, 0.0),
+        )
+        return Lesson(
+            batch=batch,
+            estimate=learner.algorithm.estimate(experience),
+            values=values,
+            reference_N=reference_N,
+            kl_weight_A=kl_weight_A if kl.where == "loss" else torch.zeros_like(kl_weight_A),
         )
 
-    def advance(self, tokens: Mapping[str, int]) -> None:
-        self.parts.engine.version += 1
-        p = self.position
-        self.position = Position(
-            iteration=p.iteration + 1,
-            version=self.parts.engine.version,
-            tasks_drawn=p.tasks_drawn + self.config.train.tasks,
-            tokens_generated=p.tokens_generated + tokens["rollout"],
-            tokens_trained=p.tokens_trained + tokens["update"],
-        )
+    def by_agent(self, known: Mapping[str, float], start: float) -> torch.Tensor:
+        return torch.tensor([known.get(member.agent, start) for member in self.parts.learner.members])
 
-    def trained(self, batch: Batch) -> int:
-        """Tokens that go through the base in an update: prompts and actions, of policies and critic, every epoch."""
-        actions = int(batch.length_K.sum())
-        policy = sum(len(turn.prompt_ids) for turn in batch.turns) + actions
-        critic = sum(map(len, batch.states)) + (actions if self.parts.learner.algorithm.values_at == "token" else 0)
-        return (policy * self.policy_learns() + critic * bool(batch.states)) * self.config.train.epochs
+    def baselines(self, lesson: Lesson) -> Mapping[str, float]:
+        """The agents' running baselines after an update."""
+        if lesson.estimate.baseline_A is None:
+            return self.position.baselines
+        names = (member.agent for member in lesson.batch.members)
+        return dict(zip(names, lesson.estimate.baseline_A.tolist(), strict=True))
+
+    def kl_weights(self, done: Update) -> Mapping[str, float]:
+        """The weights of a KL with a target after an update: each agent's moves with its own KL."""
+        kl, weights = self.config.algorithm.kl, dict(self.position.kl_weights)
+        if kl.target is None:
+            return weights
+        for member in self.parts.learner.members:
+            figures = done.statistics[member.agent]
+            if figures["steps"]:
+                weight = weights.get(member.agent, kl.weight)
+                weights[member.agent] = adapted_kl_weight(weight, figures["reference_kl"], kl.target)
+        return weights
 
     def lr_factor(self) -> float:
         """Linear warm-up, then constant or linear decay to a tenth."""
         done, optimizer = self.position.iteration, self.config.optimizer
         rise = min(1.0, (done + 1) / (optimizer.warmup + 1))
-        fall = 1 - 0.9 * done / self.config.train.iterations if optimizer.decay == "linear" else 1.0
+        past = min(1.0, self.progress)  # the budget may have been passed by an earlier play of this iteration
+        fall = 1 - 0.9 * past if optimizer.decay == "linear" else 1.0
         return rise * fall
 
-    def policy_learns(self) -> bool:
-        return self.position.iteration >= self.config.critic.warmup
+    def generator(self, number: int) -> torch.Generator:
+        parts = ("minibatches", self.position.iteration, *([number] if number else []))
+        return torch.Generator().manual_seed(seed_of(self.config.seed, *parts))
 
-    def generator(self) -> torch.Generator:
-        return torch.Generator().manual_seed(seed_of(self.config.seed, "minibatches", self.position.iteration))
-
-    def record(
-        self, row: dict[str, Any], episodes: Sequence[Episode], batch: Batch, advantages_N: torch.Tensor
-    ) -> None:
-        count = self.config.track.episodes
-        self.run.append_episodes(episode_rows(batch, advantages_N, row["iteration"], count))
-        self.run.append_episodes(failed_rows(episodes, row["iteration"], count))
+    def record(self, row: dict[str, Any], plays: Sequence[Play]) -> None:
+        count, first = self.config.track.episodes, plays[0]
+        advantages_N = first.lesson.estimate.advantages_N
+        self.run.append_episodes(episode_rows(first.lesson.batch, advantages_N, row["iteration"], count))
+        self.run.append_episodes(failed_rows(first.episodes, row["iteration"], count))
         self.run.append_metrics(row)
         for tracker in self.trackers:
             tracker.log(row["iteration"], flatten(row))
-        self.watcher.iterated(row, self.config.train.iterations)
 
     def save(self) -> None:
-        base, learner, position = self.config.model, self.parts.learner, self.position
-        self.checkpoints.save(position.iteration, lambda folder: write_checkpoint(folder, learner, position, base))
+        parts, position = self.parts, self.position
+        self.checkpoints.save(
+            position.iteration, lambda folder: write_checkpoint(folder, parts.teams, parts.learner, position)
+        )
 
     def resume(self, warn: Callable[[str], None], at: int | None) -> bool:
         """Go back to the newest checkpoint that is whole (or to `at`), and forget what came after it; False: none is."""
         self.checkpoints.recover()
         found = self.checkpoints.newest_valid(warn, at)
         if found is not None:
-            self.position = read_checkpoint(self.checkpoints.path(found), self.parts.learner)
-            self.parts.engine.version = self.position.version
+            self.position = read_checkpoint(self.checkpoints.path(found), self.parts.teams, self.parts.learner)
+            self.parts.policy_version(self.position.version)
         self.checkpoints.drop_after(self.position.iteration)
         self.run.truncate(self.position.iteration)
         summary = self.run.summary() or {}
@@ -220,10 +250,4 @@ class Trainer:
     def timed(self, phase: str) -> Iterator[None]:
         started = time.perf_counter()
         yield
-        self.seconds[phase] = round(time.perf_counter() - started, 4)
-
-
-def task_order(seed: int, epoch: int, size: int) -> list[int]:
-    """The shuffled order in which epoch `epoch` draws its tasks: every task once before any comes again."""
-    generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
-    return torch.randperm(size, generator=generator).tolist()
+        self.seconds[phase] = round(self.seconds[phase] + time.perf_counter() - started, 4)

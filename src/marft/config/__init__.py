@@ -1,0 +1,56 @@
+"""The typed configuration: YAML files, recipes by name and dotted overrides become one checked `Config`.
+
+One fact, one field. An unknown key, a wrong type or a combination without meaning ends in a `MarftError` of one line.
+"""
+
+from marft.config.algorithm import (
+    ALGORITHMS,
+    CREDITS,
+    AlgorithmConfig,
+    ClippedConfig,
+    CreditConfig,
+    DrGrpoConfig,
+    EqualConfig,
+    GaeConfig,
+    GrpoConfig,
+    GspoConfig,
+    MarftActionConfig,
+    MarftTokenConfig,
+    RaeConfig,
+    ReinforcePPConfig,
+    RlooConfig,
+)
+from marft.config.reading import load_config, merge, merge_settings, parse, parse_yaml, read_source, recipes, to_yaml
+from marft.config.schema import Config
+from marft.config.team import WORKFLOWS, AgentConfig, RemoteConfig, TeamConfig
+
+__all__ = [
+    "ALGORITHMS",
+    "CREDITS",
+    "WORKFLOWS",
+    "AgentConfig",
+    "AlgorithmConfig",
+    "ClippedConfig",
+    "Config",
+    "CreditConfig",
+    "DrGrpoConfig",
+    "EqualConfig",
+    "GaeConfig",
+    "GrpoConfig",
+    "GspoConfig",
+    "MarftActionConfig",
+    "MarftTokenConfig",
+    "RaeConfig",
+    "ReinforcePPConfig",
+    "RemoteConfig",
+    "RlooConfig",
+    "TeamConfig",
+    "load_config",
+    "merge",
+    "merge_settings",
+    "parse",
+    "parse_yaml",
+    "read_source",
+    "recipes",
+    "to_yaml",
+]

@@ -1,0 +1,167 @@
+"""From YAML files, recipes and dotted overrides to one checked `Config`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+
+from marft.config.explaining import explain
+from marft.config.schema import Config
+from marft.config.section import nearest
+from marft.config.team import WORKFLOWS
+from marft.types import MarftError
+
+SHORTHANDS = {"env": "name", "algorithm": "name", "credit": "name", "critic": "mode", "schedule": "mode"}
+WORKFLOW_SETTINGS = frozenset[str]().union(*WORKFLOWS.values())
+
+
+def recipes() -> dict[str, str]:
+    """Every embedded recipe: its name, and the first line of its file, which says what it is."""
+    folder = resources.files("marft") / "recipes"
+    files = sorted((f for f in folder.iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name)
+    return {f.name.removesuffix(".yaml"): f.read_text().splitlines()[0].removeprefix("# ") for f in files}
+
+
+def load_config(source: str | None = None, overrides: Sequence[str] = ()) -> Config:
+    """The config of a YAML file or a recipe (default: `duo`), with `key.path=value` overrides on top."""
+    return parse(merge(read_source(source or "duo"), overrides))
+
+
+def read_source(source: str) -> dict[str, Any]:
+    path = Path(source)
+    if path.suffix in {".yaml", ".yml"}:
+        try:
+            return parse_yaml(path.read_text(encoding="utf-8"), str(path))
+        except OSError as error:
+            raise MarftError(f"cannot read {path}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise MarftError(f"cannot read {path}: it is not a text in UTF-8; save it as one") from None
+    known = recipes()
+    if source not in known and os.sep in source:
+        raise MarftError(f"there is no run and no config in {source}; give a run's folder, a .yaml file or a recipe")
+    if source not in known:
+        raise MarftError(
+            f"unknown recipe {source!r}{nearest(source, known)}; 'marft recipes' lists them, or give a .yaml file"
+        )
+    return parse_yaml((resources.files("marft") / "recipes" / f"{source}.yaml").read_text(), source)
+
+
+class OnceLoader(yaml.SafeLoader):
+    """A key that comes twice is a mistake: of two agents with one name PyYAML would silently drop the first."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} comes twice", problem_mark=key.start_mark)
+            seen.add(key.value)
+        return node
+
+
+# the latter are what PyYAML's constructors say of dates, numbers and tags that are none, and of endless nesting
+UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
+
+
+def parse_yaml(text: str, where: str) -> dict[str, Any]:
+    try:
+        data = yaml.load(text, OnceLoader)  # a SafeLoader
+    except UNREADABLE as error:
+        raise MarftError(f"{where} is not valid YAML: {why_unreadable(error)}") from None
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise MarftError(f"{where} must hold 'key: value' lines, not a {type(data).__name__}")
+    return data
+
+
+def why_unreadable(error: Exception) -> str:
+    """Where and why, without the lines that PyYAML quotes: one of them may hold a secret."""
+    match error:
+        case yaml.MarkedYAMLError(problem_mark=mark) if mark is not None:
+            return f"{error.problem} in line {mark.line + 1}, column {mark.column + 1}"
+        case yaml.reader.ReaderError(character=int() as code):
+            return f"it holds the character U+{code:04X}"
+    return "a value looks like a date, a number or a tag and is none; put it in quotes"
+
+
+def merge(base: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """`key.path=value` overrides on top of a base."""
+    on_top: dict[str, Any] = {}
+    for override in overrides:  # one by one: `env=gsm8k` and `env.path=DIR` add up, in either order
+        key = re.split(r"[:=\s]", override, maxsplit=1)[0]
+        if not override.startswith(f"{key}="):  # what follows is not quoted: it may be a secret
+            raise MarftError(f"{key!r} is not an override; write key=value")
+        try:
+            one = OmegaConf.to_container(OmegaConf.from_dotlist([override]))
+        except OmegaConfBaseException:
+            raise MarftError(f"cannot apply {key!r}: its value holds an open '${{'; write it in a file") from None
+        except UNREADABLE as error:
+            raise MarftError(f"cannot read the value of {key!r}: {why_unreadable(error)}") from None
+        assert isinstance(one, dict)
+        on_top = laid_over(on_top, spell_out({str(key): value for key, value in one.items()}))
+    return merge_settings(base, on_top)
+
+
+def merge_settings(base: Mapping[str, Any], on_top: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings on top of a base. A new algorithm, credit, environment, schedule or workflow drops the old one's
+    own settings."""
+    below, above = spell_out(base), spell_out(on_top)
+    for section in ("env", "algorithm", "credit", "schedule"):
+        if renamed(below.get(section), above.get(section), SHORTHANDS[section]):
+            del below[section]
+    if renamed(below.get("team"), above.get("team"), "workflow"):
+        below["team"] = {key: value for key, value in below["team"].items() if key not in WORKFLOW_SETTINGS}
+    return laid_over(below, above)
+
+
+def renamed(old: Any, new: Any, key: str) -> bool:
+    return isinstance(old, Mapping) and isinstance(new, Mapping) and new.get(key, old.get(key)) != old.get(key)
+
+
+def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        merged[key] = laid_over(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def spell_out(data: Mapping[str, Any]) -> dict[str, Any]:
+    """`algorithm: grpo` → `algorithm: {name: grpo}`, and the like; an agent given as a string is its prompt, a KL given
+    as a number its weight."""
+    spelled: dict[str, Any] = {
+        k: {SHORTHANDS[k]: v} if k in SHORTHANDS and isinstance(v, str) else v for k, v in data.items()
+    }
+    team = spelled.get("team")
+    if isinstance(team, dict) and isinstance(team.get("agents"), dict):
+        agents = {name: {"prompt": a} if isinstance(a, str) else a for name, a in team["agents"].items()}
+        spelled["team"] = {**team, "agents": agents}
+    match spelled.get("algorithm"):
+        case {"kl": str() | float() | int() as weight, **rest} if not isinstance(weight, bool):
+            spelled["algorithm"] = {**rest, "kl": {"weight": weight}}
+    return spelled
+
+
+def parse(data: Mapping[str, Any]) -> Config:
+    """Check plain data; the first mistake becomes one line."""
+    try:
+        return Config.model_validate(spell_out(data))
+    except ValidationError as error:
+        raise MarftError(explain(error)) from None
+
+
+def to_yaml(config: Config) -> str:
+    data = config.model_dump(mode="json")
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    # PyYAML reads U+0085 back as a line break unless it is written as an escape
+    return yaml.safe_dump(data, sort_keys=False) if "\x85" in text else text

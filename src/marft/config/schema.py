@@ -1,0 +1,177 @@
+"""Everything a run is made of, and which combinations have no meaning."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from marft.config.algorithm import (
+    COMPARES,
+    AlgorithmConfig,
+    CreditConfig,
+    CriticConfig,
+    EqualConfig,
+    GaeConfig,
+    ScheduleConfig,
+)
+from marft.config.section import Section, Text
+from marft.config.team import TeamConfig, truncations
+
+
+class EnvConfig(BaseModel):
+    """Which environment, and its own settings (checked by the environment itself)."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str = "arithmetic"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class LoraConfig(Section):
+    rank: Annotated[int, Field(ge=1)] = 8
+    alpha: Annotated[float, Field(gt=0)] = 16.0
+    targets: tuple[str, ...] | Literal["all-linear"] = "all-linear"
+
+    @field_validator("targets", mode="before")
+    @classmethod
+    def layers(cls, targets: Any) -> Any:
+        names = targets if isinstance(targets, list | tuple) else ()
+        if targets != "all-linear" and not (names and all(isinstance(name, str) and name for name in names)):
+            raise ValueError("it names no layers; give all-linear, or a list such as [q_proj, v_proj]")
+        return targets
+
+
+class OptimizerConfig(Section):
+    """One AdamW an adapter, all with these settings."""
+
+    lr: Annotated[float, Field(gt=0)] = 1e-3
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    grad_clip: Annotated[float, Field(gt=0)] = 1.0
+    warmup: Annotated[int, Field(ge=0)] = 0  # iterations of rising learning rate
+    decay: Literal["constant", "linear"] = "constant"
+
+
+class TrainConfig(Section):
+    iterations: Annotated[int, Field(ge=1)] = 20
+    budget: Annotated[int, Field(ge=1)] | None = None  # tokens to generate; the iteration that passes it is the last
+    tasks: Annotated[int, Field(ge=1)] = 64  # per iteration
+    samples: Annotated[int, Field(ge=1)] = 4  # episodes per task
+    epochs: Annotated[int, Field(ge=1)] = 1
+    minibatches: Annotated[int, Field(ge=1)] = 2  # optimizer steps per epoch
+    tokens: Annotated[int, Field(ge=64)] = 8192  # most tokens in one forward and backward pass
+
+
+class EngineConfig(Section):
+    slots: Annotated[int, Field(ge=1)] = 256  # rows generated at once
+
+
+class EvalConfig(Section):
+    tasks: Annotated[int, Field(ge=0)] = 512  # 0: no evaluation
+    every: Annotated[int, Field(ge=0)] = 0  # iterations between evaluations; 0: only before and after
+    temperature: Annotated[float, Field(ge=0)] | None = None  # None: each agent's own
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def check(self) -> EvalConfig:
+        for key in truncations(self.top_p, self.top_k) if self.temperature == 0 else ():
+            raise ValueError(f"{key}: temperature 0 takes the likeliest token and would ignore it; drop {key}")
+        return self
+
+
+class CheckpointConfig(Section):
+    every: Annotated[int, Field(ge=1)] = 5
+    keep: Annotated[int, Field(ge=2)] = 5  # the newest ones; older are deleted
+
+
+class TrackConfig(Section):
+    tensorboard: bool = True
+    wandb: Text | None = None  # project name
+    trackio: Text | None = None  # project name
+    episodes: Annotated[int, Field(ge=0)] = 8  # written to episodes.jsonl an iteration
+
+
+class Config(Section):
+    """Everything a run is made of."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    device: str = "auto"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    model: str = "nano"
+    init_from: Text | None = None
+    env: EnvConfig = EnvConfig()
+    team: TeamConfig
+    algorithm: AlgorithmConfig
+    credit: CreditConfig = EqualConfig()
+    critic: CriticConfig = CriticConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    lora: LoraConfig = LoraConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    train: TrainConfig = TrainConfig()
+    engine: EngineConfig = EngineConfig()
+    eval: EvalConfig = EvalConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    track: TrackConfig = TrackConfig()
+
+    @property
+    def critics(self) -> Literal["shared", "per_agent", "none"]:
+        """The critic's mode, spelled out."""
+        return self.critic.mode or ("shared" if isinstance(self.algorithm, GaeConfig) else "none")
+
+    @model_validator(mode="after")
+    def check(self) -> Config:
+        self._check_team()
+        self._check_critic()
+        self._check_train()
+        self._check_schedule()
+        return self
+
+    def _check_team(self) -> None:
+        for name, agent in self.team.agents.items():
+            if agent.kind == "frozen" and agent.adapter is not None and not (agent.init_from or self.init_from):
+                raise ValueError(
+                    f"team.agents.{name}.adapter: a frozen agent without init_from is the base model alone; drop adapter "
+                    "or give init_from"
+                )
+            if agent.kind == "remote" and self.eval.top_k:
+                raise ValueError(f"eval.top_k: {name!r} is remote, and OpenAI's protocol has none; use eval.top_p")
+
+    def _check_critic(self) -> None:
+        name, valued = self.algorithm.name, isinstance(self.algorithm, GaeConfig)
+        if valued and self.critics == "none":
+            raise ValueError(
+                f"critic.mode: {name} estimates advantages with a critic; say critic=shared or algorithm=grpo"
+            )
+        if not valued and self.critics != "none":
+            raise ValueError(f"critic.mode: {name} uses no critic and would ignore it; drop it or say critic=none")
+        if not valued and (given := [key for key in ("lr", "warmup") if getattr(self.critic, key)]):
+            raise ValueError(f"critic.{given[0]}: {name} has no critic and would ignore it; drop it")
+        if self.critic.warmup >= self.train.iterations:
+            raise ValueError("critic.warmup: the agents would never learn; lower it or raise train.iterations")
+
+    def _check_train(self) -> None:
+        train = self.train
+        if train.samples < 2 and isinstance(self.algorithm, COMPARES):
+            raise ValueError(f"train.samples: {self.algorithm.name} compares samples of one task; give 2 or more")
+        if train.samples < 2 and self.credit.name == "tree":
+            raise ValueError("train.samples: tree credit compares samples that fork from one; give 2 or more")
+        if train.minibatches > train.tasks * train.samples:
+            raise ValueError("train.minibatches: more minibatches than episodes; lower it or raise train.tasks")
+        if self.algorithm.kl_budget is not None and train.epochs * train.minibatches == 1:
+            raise ValueError(
+                "algorithm.kl_budget: one epoch of one minibatch is one step, after which nothing is left to stop; drop "
+                "it, or raise train.epochs or train.minibatches"
+            )
+
+    def _check_schedule(self) -> None:
+        mode, adapters = self.schedule.mode, set(self.team.trained.values())
+        if mode != "joint" and len(adapters) == 1:
+            raise ValueError(f"schedule.mode: {mode} orders several adapters and only one is trained; use joint")
+        if (len(adapters) - 1) * (self.schedule.interval or 0) >= self.train.iterations:
+            raise ValueError(
+                f"schedule.interval: the last of {len(adapters)} adapters would never learn; lower it or raise "
+                "train.iterations"
+            )

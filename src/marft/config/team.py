@@ -1,0 +1,266 @@
+"""The team: its agents, what each is made of, who sees whom, and the workflow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from marft.config.section import Function, Name, Section, Text, check_function, nearest
+from marft.types import Sampling
+
+Kind = Literal["trained", "frozen", "scripted", "remote"]
+
+# What each built-in workflow may be told.
+WORKFLOWS: Mapping[str, frozenset[str]] = {
+    "sequential": frozenset(),
+    "dag": frozenset(),
+    "debate": frozenset({"rounds"}),
+    "vote": frozenset({"votes"}),
+    "orchestrated": frozenset({"steps"}),
+    "rounds": frozenset({"rounds"}),
+}
+
+
+def check_url(url: str) -> str:
+    """Never quotes the address: it may hold what nobody should read."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not re.search(r"\s", url)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ValueError("not an endpoint's address; write it like https://api.openai.com/v1")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError("a login, ?… or #… in it would be saved with the run; drop it and give the key by key_env")
+    return url
+
+
+def check_variable(name: str) -> str:
+    """Never quotes the name: it may be the key itself. Most keys have small letters, and few variables do."""
+    if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
+        raise ValueError(
+            "not an environment variable in capitals; put the key into one, and its name (OPENAI_API_KEY) here"
+        )
+    return name
+
+
+class RemoteConfig(Section):
+    """An OpenAI-compatible endpoint. The key stays in the environment: the config knows only the variable's name."""
+
+    url: Annotated[str, AfterValidator(check_url)]
+    model: Text
+    key_env: Annotated[str, AfterValidator(check_variable)] | None = None
+    timeout: Annotated[float, Field(gt=0)] = 60.0  # seconds, of one request
+    retries: Annotated[int, Field(ge=0)] = 4
+
+
+class AgentConfig(Section):
+    """One agent's profile: what it is told, what it sees, how it speaks, and what of it is trained."""
+
+    prompt: str = ""
+    sees: tuple[str, ...] | None = None  # None: every predecessor
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=0)] = 0
+    max_tokens: Annotated[int, Field(ge=1)] = 64
+    stop: tuple[Text, ...] = ()
+    trainable: bool | None = None  # None: where it has weights of ours
+    adapter: Name | None = None  # None: its own; agents that name the same one share it
+    rank: Annotated[int, Field(ge=1)] | None = None  # None: lora.rank
+    lr: Annotated[float, Field(gt=0)] | None = None  # None: optimizer.lr
+    init_from: Text | None = None  # a folder with an adapter in PEFT's format to start from, or to stay with
+    model: Text | None = None  # another base model than the team's
+    script: Function | None = None  # that speaks for it
+    remote: RemoteConfig | None = None
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(
+            temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, max_tokens=self.max_tokens, stop=self.stop
+        )
+
+    @property
+    def kind(self) -> Kind:
+        if self.script is not None:
+            return "scripted"
+        if self.remote is not None:
+            return "remote"
+        return "frozen" if self.trainable is False else "trained"
+
+    @model_validator(mode="after")
+    def check(self) -> AgentConfig:
+        if "prompt" not in self.model_fields_set and self.script is None:
+            raise ValueError('prompt: is missing; say what this agent is told, or "" for nothing')
+        if self.script is not None and self.remote is not None:
+            raise ValueError("script: either a script or an endpoint speaks for an agent; drop script or remote")
+        self._check_weights()
+        self._check_sampling()
+        return self
+
+    def _check_weights(self) -> None:
+        if self.kind in ("scripted", "remote"):
+            for key in ("adapter", "rank", "lr", "init_from", "model"):
+                if getattr(self, key) is not None:
+                    raise ValueError(f"{key}: a {self.kind} agent has no weights of ours; drop {key}")
+            if self.trainable:
+                raise ValueError(f"trainable: a {self.kind} agent has no weights of ours to train; drop trainable")
+        if self.kind == "frozen" and self.lr is not None:
+            raise ValueError("lr: a frozen agent does not learn; drop lr or trainable: false")
+        if self.kind == "frozen" and self.rank is not None:
+            raise ValueError("rank: a frozen agent's adapter has the rank it was saved with; drop rank")
+
+    def _check_sampling(self) -> None:
+        for key, off in (("temperature", 1), ("top_p", 1), ("top_k", 0), ("max_tokens", 64)):
+            if self.kind == "scripted" and getattr(self, key) != off:
+                raise ValueError(f"{key}: a script is not sampled from and would ignore it; drop {key}")
+        if self.kind == "remote" and self.top_k:
+            raise ValueError("top_k: OpenAI's protocol has none; drop top_k or use top_p")
+        for key in truncations(self.top_p, self.top_k):
+            if self.kind == "trained":
+                raise ValueError(
+                    f"{key}: an agent is trained on the distribution it samples from, and a truncated one gives "
+                    f"probability 0 to tokens it could learn; use eval.{key}, or trainable: false"
+                )
+            if not self.temperature:
+                raise ValueError(f"{key}: temperature 0 takes the likeliest token and would ignore it; drop {key}")
+        if self.kind == "trained" and not self.temperature:
+            raise ValueError(
+                "temperature: an agent that never tries another token learns nothing; use eval.temperature=0, or "
+                "trainable: false"
+            )
+
+
+def truncations(top_p: float | None, top_k: int | None) -> list[str]:
+    """Which of the two leave tokens out."""
+    return [*(["top_p"] if top_p not in (None, 1) else []), *(["top_k"] if top_k else [])]
+
+
+class TeamConfig(Section):
+    """The agents in order of play, and the workflow that decides who acts when."""
+
+    workflow: str = "sequential"
+    rounds: Annotated[int, Field(ge=1)] | None = None  # of debate and rounds
+    votes: Annotated[int, Field(ge=1)] | None = None  # of each agent under vote
+    steps: Annotated[int, Field(ge=1)] | None = None  # most turns that an orchestrator may give away
+    anonymous: bool = False  # no role names, no system prompts: the ablation
+    agents: dict[Name, AgentConfig] = Field(min_length=1)
+
+    @field_validator("workflow")
+    @classmethod
+    def known(cls, workflow: str) -> str:
+        if ":" in workflow:
+            return check_function(workflow)
+        if workflow not in WORKFLOWS:
+            raise ValueError(
+                f"unknown workflow {workflow!r}{nearest(workflow, WORKFLOWS)}; use {', '.join(WORKFLOWS)} or "
+                "package.module:function"
+            )
+        return workflow
+
+    @property
+    def settings(self) -> dict[str, int]:
+        """What the workflow is told, where the config says it."""
+        given = {"rounds": self.rounds, "votes": self.votes, "steps": self.steps}
+        return {key: value for key, value in given.items() if value is not None}
+
+    @property
+    def trained(self) -> dict[str, str]:
+        """Every agent that learns, and its adapter."""
+        return {name: agent.adapter or name for name, agent in self.agents.items() if agent.kind == "trained"}
+
+    @model_validator(mode="after")
+    def check(self) -> TeamConfig:
+        names = list(self.agents)
+        for key in self.settings:
+            if key not in WORKFLOWS.get(self.workflow, frozenset()):
+                having = " and ".join(name for name, known in WORKFLOWS.items() if key in known)
+                raise ValueError(f"{key}: it is for {having}, and {self.workflow!r} would ignore it; drop {key}")
+        for name, agent in self.agents.items():
+            for seen in agent.sees or ():
+                if seen not in names:
+                    raise ValueError(
+                        f"agents.{name}.sees: unknown agent {seen!r}{nearest(seen, names)}; the team is {', '.join(names)}"
+                    )
+        self._check_workflow(names)
+        self._check_adapters()
+        return self
+
+    def _check_workflow(self, names: list[str]) -> None:
+        sees = {name: agent.sees for name, agent in self.agents.items()}
+        match self.workflow:
+            case "sequential":
+                for i, name in enumerate(names):
+                    if late := [seen for seen in sees[name] or () if seen not in names[:i]]:
+                        raise ValueError(
+                            f"agents.{name}.sees: {late[0]!r} has said nothing by then; list it earlier or drop it"
+                        )
+            case "dag":
+                if unsaid := [name for name in names if sees[name] is None]:
+                    raise ValueError(
+                        f"agents.{unsaid[0]}.sees: is missing, and a dag is made of it; give [] to those who begin"
+                    )
+                if cycle := find_cycle({name: seen or () for name, seen in sees.items()}):
+                    raise ValueError(
+                        f"agents.{cycle[0]}.sees: {' → '.join(cycle)} would wait for ever; drop one of these"
+                    )
+            case "debate":
+                self._check_two(names, "a judge")
+                if blind := [name for name in names if names[-1] in (sees[name] or ())]:
+                    raise ValueError(f"agents.{blind[0]}.sees: {names[-1]!r} judges when all have spoken; drop it")
+            case "vote":
+                if seeing := [name for name in names if sees[name]]:
+                    raise ValueError(f"agents.{seeing[0]}.sees: voters do not see one another; drop sees")
+                if "majority" in names:
+                    raise ValueError("agents.majority: a vote's result is announced by this name; choose another")
+            case "orchestrated":
+                self._check_two(names, "an orchestrator")
+                if words := [name for name in names[1:] if name in ("nobody", "everyone")]:
+                    raise ValueError(
+                        f"agents.{words[0]}: the orchestrator's word for whom an agent sees; choose another"
+                    )
+                if self.anonymous:
+                    raise ValueError("anonymous: an orchestrator calls agents by their names; drop it")
+
+    def _check_two(self, names: list[str], role: str) -> None:
+        if len(names) < 2:
+            raise ValueError(f"workflow: {self.workflow} needs {role} and somebody else; list two agents or more")
+
+    def _check_adapters(self) -> None:
+        users: dict[str, list[str]] = {}
+        for name, agent in self.agents.items():
+            if agent.kind in ("trained", "frozen"):
+                users.setdefault(agent.adapter or name, []).append(name)
+        for adapter, (first, *others) in users.items():
+            if adapter in self.agents and adapter not in users[adapter]:
+                raise ValueError(
+                    f"agents.{first}.adapter: the agent {adapter!r} does not speak with an adapter of that name; "
+                    "choose another"
+                )
+            for other in others:
+                one, two = self.agents[first], self.agents[other]
+                same = {"trainable": one.kind == two.kind}
+                same |= {key: getattr(one, key) == getattr(two, key) for key in ("rank", "lr", "init_from", "model")}
+                for key in (key for key, agreed in same.items() if not agreed):
+                    raise ValueError(
+                        f"agents.{other}.{key}: {other!r} and {first!r} share an adapter; give both the same {key}"
+                    )
+
+
+def find_cycle(sees: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Agents that wait for one another, from one of them back to itself; empty where there is no cycle."""
+
+    def search(path: list[str]) -> list[str]:
+        for seen in sees[path[-1]]:
+            if seen in path:
+                return [*path[path.index(seen) :], seen]
+            if seen not in finished and (found := search([*path, seen])):
+                return found
+        finished.add(path[-1])
+        return []
+
+    finished: set[str] = set()
+    return next((cycle for name in sees if name not in finished and (cycle := search([name]))), [])

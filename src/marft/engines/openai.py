@@ -1,0 +1,208 @@
+"""Frozen team-mates behind any OpenAI-compatible endpoint of chat completions.
+
+The endpoint is hostile: it may be slow, away or broken, and it may quote our key. What may pass is tried again; what
+remains is a SpeechError of one line, which the episode records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+
+import httpx2
+
+from marft.engines.secret import Secret
+from marft.engines.stopping import before
+from marft.types import Completion, Finish, MarftError, Message, Request, Sampling, SpeechError
+
+LARGEST = 8 << 20  # bytes of an answer
+LONGEST_PAUSE = 60.0  # seconds, whatever a Retry-After says
+PASSING = frozenset({408, 409, 429})  # and all from 500: these answers may be others next time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What the requests of one event loop share. Connections belong to a loop and end with it."""
+
+    client: httpx2.AsyncClient
+    seats: asyncio.Semaphore
+    keeper: AsyncGenerator[None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Why there is no completion. `again`: the seconds to wait before another try, None where it would fail too."""
+
+    reason: str
+    again: float | None = None
+
+
+class OpenAIEngine:
+    """`generate` from any number of coroutines, of any event loop, one loop after the other. There are no tokens."""
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        key_env: str | None,
+        timeout: float = 60.0,
+        retries: int = 4,
+        *,
+        pause: float = 0.5,
+        at_once: int = 32,
+    ) -> None:
+        self.url, self.model = check_url(url, model), model
+        self.timeout, self.retries, self.pause, self.at_once = timeout, retries, pause, at_once
+        self._secret = Secret(key_env, self.url)
+        self._secret.scrub_logs("httpx2", "httpcore2.http11")  # which write down what the server says
+        self._chance = random.Random()  # its own: the jitter draws nothing from anybody's seeded numbers
+        self._tls = httpx2.create_ssl_context()  # once: it reads all certificates of the machine
+        self._lines: dict[asyncio.AbstractEventLoop, Line] = {}
+
+    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return ()
+
+    async def generate(self, request: Request) -> Completion:
+        if request.sampling.top_k:
+            raise MarftError(f"agents: {self.url} takes no top_k; leave it at 0 for the agents of model {self.model}")
+        question = json.dumps(ask(self.model, request)).encode()
+        line = await self._line()
+        tried = 0
+        while True:
+            async with line.seats:
+                answer = await self._post(line.client, question)
+            completion = answer if isinstance(answer, Trouble) else self._read(answer, request.sampling)
+            if isinstance(completion, Completion):
+                return completion
+            tried += 1
+            if completion.again is None or tried > self.retries:
+                # from no exception: the library's ones know the request with its headers
+                raise SpeechError(f"{self.url}: {one_line(self._secret.scrub(completion.reason))} (tried {tried}×)")
+            await asyncio.sleep(max(completion.again, self._backoff(tried)))
+
+    async def _post(self, client: httpx2.AsyncClient, question: bytes) -> bytes | Trouble:
+        answer = bytearray()
+        try:
+            async with (
+                asyncio.timeout(self.timeout),  # of all of it: a server that drips bytes never lets a read time out
+                client.stream("POST", f"{self.url}/chat/completions", content=question) as response,
+            ):
+                async for chunk in response.aiter_bytes():
+                    answer += chunk
+                    if len(answer) > LARGEST:
+                        return Trouble(reason=f"its answer is longer than {LARGEST >> 20} MB")
+        except TimeoutError:
+            return Trouble(reason=f"no answer within {self.timeout:g} s", again=0.0)
+        except httpx2.HTTPError as error:
+            again = 0.0 if isinstance(error, httpx2.TransportError) else None
+            return Trouble(reason=f"{type(error).__name__}: {error}", again=again)
+        if response.is_success:
+            return bytes(answer)
+        code = response.status_code
+        if response.is_redirect:
+            return Trouble(reason=f"HTTP {code}: it redirects, which is not followed; give the address it leads to")
+        passing = code in PASSING or code >= 500
+        again = seconds_of(response.headers.get("retry-after", "")) if passing else None
+        return Trouble(reason=f"HTTP {code}: {complaint(bytes(answer))}", again=again)
+
+    def _read(self, answer: bytes, sampling: Sampling) -> Completion | Trouble:
+        try:
+            data = json.loads(answer)
+        except (ValueError, RecursionError) as error:
+            return Trouble(reason=f"its answer is not JSON: {error}")
+        match data:
+            case {"choices": [{"message": {"content": str(said)}} as choice, *_]}:
+                pass
+            case _:
+                return Trouble(reason=f"its answer has no text in choices[0].message.content: {complaint(answer)}")
+        text = said.encode(errors="replace").decode()  # JSON may spell half a surrogate pair, which no tokenizer takes
+        text = self._secret.scrub_speech(text)
+        cut = before(text, sampling.stop)  # some servers hand the stop string over
+        finish: Finish = "length" if cut is None and choice.get("finish_reason") == "length" else "stop"
+        text = text if cut is None else cut
+        return Completion(text=text, token_ids=(), logprobs=(), finish=finish, version=0)
+
+    async def _line(self) -> Line:
+        loop = asyncio.get_running_loop()
+        if loop not in self._lines:
+            headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", **self._secret.headers()}
+            limits = httpx2.Limits(max_connections=self.at_once, max_keepalive_connections=self.at_once)
+            client = httpx2.AsyncClient(
+                headers=headers, verify=self._tls, timeout=None, limits=limits, follow_redirects=False
+            )
+            keeper = self._keep(loop, client)
+            self._lines[loop] = Line(client=client, seats=asyncio.Semaphore(self.at_once), keeper=keeper)
+            await anext(keeper)
+        return self._lines[loop]
+
+    async def _keep(self, loop: asyncio.AbstractEventLoop, client: httpx2.AsyncClient) -> AsyncGenerator[None]:
+        """At its end `asyncio.run` closes the generators that are still open: the last moment to close connections."""
+        try:
+            yield
+        finally:
+            del self._lines[loop]
+            await client.aclose()
+
+    def _backoff(self, tried: int) -> float:
+        return min(LONGEST_PAUSE, self.pause * 2.0 ** (tried - 1) * self._chance.uniform(0.5, 1.5))
+
+
+def check_url(url: str, model: str) -> str:
+    try:
+        parts = httpx2.URL(url)
+    except httpx2.InvalidURL as error:
+        raise MarftError(f"agents: the url of model {model} is no address: {error}") from None
+    if parts.userinfo or parts.query:  # it is shown in errors
+        raise MarftError(f"agents: the url of model {model} holds a login or a query; give the key by key_env alone")
+    if parts.scheme not in ("http", "https") or not parts.host or (parts.port or 0) > 65535:
+        raise MarftError(f"agents: the url {url!r} is no address; give a base such as https://api.openai.com/v1")
+    return url.rstrip("/")
+
+
+def ask(model: str, request: Request) -> dict[str, object]:
+    sampling = request.sampling
+    question: dict[str, object] = {
+        "model": model,
+        "messages": [{"role": message.role, "content": message.content} for message in request.messages],
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "max_tokens": sampling.max_tokens,
+        "seed": request.seed & 0x7FFFFFFF,  # servers keep it in 32 bits
+    }
+    if sampling.stop:
+        question["stop"] = list(sampling.stop)
+    return question
+
+
+def complaint(answer: bytes) -> str:
+    """What an answer says went wrong. JSON is read first: in it a key may be spelled with escapes."""
+    try:
+        data = json.loads(answer)
+        match data:
+            case {"error": {"message": str(message)}} | {"error": str(message)}:
+                return message
+            case _:
+                return json.dumps(data, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return answer.decode(errors="replace")
+
+
+def seconds_of(retry_after: str) -> float:
+    """A Retry-After is a number of seconds or a date; 0 where it makes no sense."""
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(retry_after).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return 0.0
+    return min(LONGEST_PAUSE, seconds) if seconds > 0 else 0.0
+
+
+def one_line(text: str, longest: int = 200) -> str:
+    return " ".join("".join(c if c.isprintable() else " " for c in text[:longest]).split())

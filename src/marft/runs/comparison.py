@@ -1,0 +1,132 @@
+"""A comparison's folder: what was asked, what came out cell by cell, and a run for every cell that was trained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from marft.config import Config, parse, parse_yaml, to_yaml
+from marft.runs.atomic import write_atomically
+from marft.runs.difference import first_difference, show
+from marft.runs.directory import pretty
+from marft.types import MarftError
+
+CONFIG, RESULTS = "compare.yaml", "compare.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Is this team worth it? Over how many seeds, and compared with whom."""
+
+    config: Config
+    seeds: int
+    single: str  # what the agent that works alone is told
+    frozen: tuple[str, ...]  # agents kept untrained, a cell each
+
+    @property
+    def cells(self) -> list[str]:
+        return ["team", "untuned", "single", "vote", *(f"frozen {name}" for name in self.frozen)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One of the compared, under one seed: how well it does on held-out tasks, and what it cost."""
+
+    name: str
+    seed: int
+    tasks: int
+    failed: int  # of the tasks' episodes; they count as wrong
+    reward: float
+    accuracy: float | None  # None: the environment does not say what is right
+    accuracy_ci95: tuple[float, float] | None  # on these tasks
+    tokens_per_task: float  # generated in evaluation
+    tokens_generated: int  # in training
+    tokens_trained: int
+    iterations: int
+    seconds: float
+    votes: int | None = None  # answers a task
+
+
+class Comparison:
+    """`compare.yaml` is the config, `compare.json` the rest of the question and the cells so far, `cells/` the runs."""
+
+    def __init__(self, path: Path, question: Question, cells: Sequence[Cell] = ()) -> None:
+        self.path, self.question, self.cells = path, question, list(cells)
+
+    @classmethod
+    def begin(cls, path: Path, question: Question) -> Comparison:
+        """A new comparison, or the one that this folder holds, if it was asked the same. More seeds may be asked for."""
+        if (path / "config.yaml").is_file():
+            raise MarftError(f"{path} is a run, not a comparison; choose another --run")
+        if (path / CONFIG).is_file():
+            return cls(path, question, read_cells(path, question))
+        comparison = cls(path, question)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise MarftError(f"cannot make {path}: {error.strerror}; choose another --run") from error
+        comparison.save()
+        # Last, because it is what makes the folder a comparison.
+        comparison.write(CONFIG, to_yaml(question.config).encode())
+        return comparison
+
+    def find(self, name: str, seed: int) -> Cell | None:
+        return next((cell for cell in self.cells if (cell.name, cell.seed) == (name, seed)), None)
+
+    def get(self, name: str, seed: int) -> Cell:
+        """One that is known to be there."""
+        cell = self.find(name, seed)
+        assert cell is not None
+        return cell
+
+    def run(self, name: str, seed: int) -> Path:
+        return self.path / "cells" / f"{name.replace(' ', '-')}-seed{seed}"
+
+    def add(self, cell: Cell) -> None:
+        self.cells.append(cell)
+        self.save()
+
+    def save(self, report: Mapping[str, Any] | None = None) -> None:
+        asked = {key: getattr(self.question, key) for key in ("seeds", "single", "frozen")}
+        found = {"question": asked, "cells": [asdict(cell) for cell in self.cells]}
+        self.write(RESULTS, pretty({**found, "report": report} if report else found))
+
+    def write(self, name: str, data: bytes) -> None:
+        try:
+            write_atomically(self.path / name, data)
+        except OSError as error:
+            raise MarftError(
+                f"cannot write {self.path / name}: {error.strerror}; nothing already written is lost: mend it, then give "
+                f"the same command with --run {quote(str(self.path))}"
+            ) from error
+
+
+def read_cells(path: Path, question: Question) -> list[Cell]:
+    """What a folder already knows of this question; another question is refused."""
+    try:
+        old = parse(parse_yaml((path / CONFIG).read_text(encoding="utf-8"), str(path / CONFIG)))
+        results = json.loads((path / RESULTS).read_text(encoding="utf-8"))
+        asked, cells = results["question"], [read_cell(row) for row in results["cells"]]
+    except (OSError, ValueError, LookupError, TypeError, MarftError) as error:
+        raise MarftError(f"{path} holds no comparison of this version: {error}; choose another --run") from error
+    if found := first_difference(old, question.config):
+        raise MarftError(refusal(path, found.key, found.old, found.new))
+    for key, here in (("single", question.single), ("frozen", list(question.frozen))):
+        if asked[key] != here:
+            raise MarftError(refusal(path, f"--{key}", show(asked[key]), show(here)))
+    if asked["seeds"] > question.seeds:
+        raise MarftError(f"{path} compares over {asked['seeds']} seeds already; give --seeds {asked['seeds']} or more")
+    return cells
+
+
+def refusal(path: Path, key: str, there: str, here: str) -> str:
+    return f"{path} compares something else: {key} is {there} there and {here} here; choose another --run"
+
+
+def read_cell(row: Mapping[str, Any]) -> Cell:
+    interval = row["accuracy_ci95"]
+    return Cell(**{**row, "accuracy_ci95": tuple(interval) if interval else None})

@@ -1,0 +1,165 @@
+"""From a question to its answer, cell by cell; what is finished is not done again."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from itertools import product
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from marft.config import Config
+from marft.runs.comparison import Cell, Comparison, Question
+from marft.runs.difference import first_difference
+from marft.runs.directory import RunDirectory
+from marft.runs.export import checkpoint_folder
+from marft.runs.plot import draw
+from marft.runs.report import Report, columns, make_report, markdown
+from marft.training.comparison.cells import config_of, vote_config, votes_for
+from marft.training.compose import assemble
+from marft.training.evaluation import eval_settings, evaluate
+from marft.training.saving import load_adapters
+from marft.training.start import check_base, resume_run, start_run
+from marft.types import MarftError
+
+WIDE = 110  # columns of a terminal
+
+
+def compare(question: Question, path: Path) -> None:
+    """Every cell that is still missing, then the table, the plot and the verdict."""
+    comparison = Comparison.begin(path, question)
+    console = Console()
+    say(console, f"comparison in {path}; should it be stopped, the same command with --run {quote(str(path))} goes on")
+    first = question.config.seed
+    cells = list(product(range(first, first + question.seeds), question.cells))
+    for number, (seed, name) in enumerate(cells, start=1):
+        title = f"cell {number} of {len(cells)}: {name}, seed {seed}"
+        if comparison.find(name, seed):
+            say(console, f"{title}; done before")
+            continue
+        say(console, f"{title}; {means(comparison, name, seed)}")
+        comparison.add(make_cell(comparison, name, seed))
+        gc.collect()  # the models of two cells need not fit into memory together
+    report = make_report(question, comparison.cells)
+    publish(comparison, report)
+    show(console, report, path)
+
+
+def means(comparison: Comparison, name: str, seed: int) -> str:
+    """What a cell has to spend."""
+    match name:
+        case "team":
+            return "the tokens it takes are the budget of the others"
+        case "untuned" | "vote":
+            return "evaluation only"
+    return f"budget {comparison.get('team', seed).tokens_generated:,} tokens"
+
+
+# --- cells -----------------------------------------------------------------------------------------------------------
+def make_cell(comparison: Comparison, name: str, seed: int) -> Cell:
+    match name:
+        case "untuned":
+            return untuned_cell(comparison, seed)
+        case "vote":
+            return vote_cell(comparison, seed)
+    return trained_cell(comparison, name, seed)
+
+
+def trained_cell(comparison: Comparison, name: str, seed: int) -> Cell:
+    budget = 1 if name == "team" else comparison.get("team", seed).tokens_generated
+    config = config_of(comparison.question, name, seed=seed, budget=budget)
+    run = comparison.run(name, seed)
+    summary = train(config, run)
+    return replace(
+        cell_of(name, seed, summary["after"]),
+        tokens_generated=summary["tokens"]["generated"],
+        tokens_trained=summary["tokens"]["trained"],
+        iterations=summary["iterations"],
+        seconds=summary["seconds"],
+    )
+
+
+def untuned_cell(comparison: Comparison, seed: int) -> Cell:
+    """The team's run knows how well it did before training."""
+    summary = RunDirectory.open(comparison.run("team", seed)).summary() or {}
+    return cell_of("untuned", seed, summary["before"])
+
+
+def vote_cell(comparison: Comparison, seed: int) -> Cell:
+    """The trained single agent; what its training cost is the vote's cost too."""
+    team, single = comparison.get("team", seed), comparison.get("single", seed)
+    run = RunDirectory.open(comparison.run("single", seed))
+    votes = votes_for(team.tokens_per_task, single.tokens_per_task)
+    started = time.perf_counter()
+    row = play_held_out(vote_config(run.config(), votes), run)
+    return replace(
+        cell_of("vote", seed, row),
+        tokens_generated=single.tokens_generated,
+        tokens_trained=single.tokens_trained,
+        iterations=single.iterations,
+        seconds=single.seconds + time.perf_counter() - started,
+        votes=votes,
+    )
+
+
+def cell_of(name: str, seed: int, row: Mapping[str, Any]) -> Cell:
+    """What an evaluation says of a cell; costs are filled in by who knows them."""
+    interval = row.get("accuracy_ci95")
+    return Cell(
+        name=name, seed=seed, tasks=row["tasks"], failed=row["failed"], reward=row["reward"],
+        accuracy=row.get("accuracy"), accuracy_ci95=(interval[0], interval[1]) if interval else None,
+        tokens_per_task=row["tokens_per_task"], tokens_generated=0, tokens_trained=0, iterations=0, seconds=0.0,
+    )  # fmt: skip
+
+
+def train(config: Config, path: Path) -> dict[str, Any]:
+    """The run's summary: of a new run, or of one that goes on, if there is anything left to do."""
+    run = RunDirectory(path)
+    if not run.exists():
+        return start_run(config, path)
+    if first_difference(run.config(), config):
+        raise MarftError(run.taken(config))
+    return resume_run(path, [])
+
+
+def play_held_out(config: Config, run: RunDirectory) -> Mapping[str, Any]:
+    """An evaluation as `marft eval` does it, with the adapters of a run."""
+    parts = assemble(config)
+    check_base(run, parts)
+    load_adapters(checkpoint_folder(run, None), parts.teams)
+    return evaluate(parts.table, eval_settings(config), config.seed)
+
+
+# --- the answer ------------------------------------------------------------------------------------------------------
+def publish(comparison: Comparison, report: Report) -> None:
+    """Into the comparison's folder."""
+    config = comparison.question.config
+    title = f"Is the team worth it? {config.env.name} with {config.model}"
+    comparison.write("compare.png", draw(report, title))
+    comparison.write("compare.md", markdown(report, title).encode())
+    comparison.save(asdict(report))
+
+
+def show(console: Console, report: Report, path: Path) -> None:
+    """Where the terminal is narrow, without the costs that come last."""
+    table = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    found = list(columns(report).items())[: None if console.width >= WIDE else 5]
+    for i, (name, _) in enumerate(found):
+        table.add_column(name, justify="right" if i else "left", no_wrap=i < 3, overflow="fold")  # intervals stay whole
+    for line in report.lines:
+        table.add_row(*(cell(line) for _, cell in found))
+    console.print(table)
+    say(console, report.verdict)
+    say(console, report.basis)
+    say(console, f"see {path / 'compare.md'}, compare.png and compare.json")
+
+
+def say(console: Console, line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,33 @@
+"""Who is updated, and when: an iteration is some plays, and after each play some steps, each of which trains some adapters."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Literal
+
+Mode = Literal["joint", "alternate", "sequential", "resample"]
+Steps = tuple[frozenset[str], ...]
+
+
+def plays(mode: Mode, adapters: Sequence[str], *, iteration: int, interval: int, seed: int) -> tuple[Steps, ...]:
+    """The plays of one iteration and the steps after each.
+
+    joint       a team of a, b:  play → {a, b}
+    alternate                    play → {a}   for `interval` iterations, then play → {b}, and so on
+    sequential                   play → {a} → {b}          in random order, on the same episodes
+    resample                     play → {a}, play → {b}    in random order, each on episodes of its own
+    """
+    match mode:
+        case "joint":
+            return ((frozenset(adapters),),)
+        case "alternate":
+            return ((frozenset({adapters[iteration // interval % len(adapters)]}),),)
+        case "sequential":
+            return (tuple(frozenset({name}) for name in shuffled(adapters, seed)),)
+        case "resample":
+            return tuple((frozenset({name}),) for name in shuffled(adapters, seed))
+
+
+def shuffled(adapters: Sequence[str], seed: int) -> list[str]:
+    return random.Random(seed).sample(list(adapters), len(adapters))

@@ -1,0 +1,75 @@
+"""Where a trainer's episodes come from: the next tasks, played by the team, with the play-outs that the credit asks for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from marft.config import Config
+from marft.envs import tasks_of
+from marft.training.playouts import with_differences, with_forks
+from marft.training.saving import Position
+from marft.training.table import Start, Table
+from marft.types import Episode, MarftError, Task
+
+MOST_FAILURES = 0.5  # of a play's episodes; past it the run stops
+
+
+class Source:
+    """Plays on demand. What it plays depends on the run's position alone, so a resumed run plays the same."""
+
+    def __init__(self, config: Config, table: Table, run: Path) -> None:
+        self.config, self.table, self.run = config, table, run
+
+    def collect(self, position: Position, number: int) -> list[Episode]:
+        """Play `number` of an iteration: `samples` episodes of each of the next `tasks` tasks."""
+        starts: list[Start] = []
+        drawn: Counter[str] = Counter()  # a task that comes twice in one play is sampled afresh
+        for task in self.next_tasks(position.tasks_drawn):
+            starts += [Start(task=task, sample=drawn[task.id] + i) for i in range(self.config.train.samples)]
+            drawn[task.id] += self.config.train.samples
+        seed = f"{self.config.seed}/train/{position.iteration}" + (f"/{number}" if number else "")
+        episodes = asyncio.run(self.play(starts, seed))
+        self.check(episodes, position.iteration + 1)
+        return episodes
+
+    async def play(self, starts: Sequence[Start], seed: str) -> list[Episode]:
+        credit, learns = self.config.credit, set(self.config.team.trained)
+        if credit.name == "tree":
+            return await with_forks(self.table, starts, seed, samples=self.config.train.samples, learns=learns)
+        episodes = await self.table.episodes(starts, seed)
+        if credit.name == "difference":
+            return await with_differences(self.table, episodes, seed, learns=learns, baseline=credit.baseline)
+        return episodes
+
+    def next_tasks(self, start: int) -> list[Task]:
+        tasks, drawn = tasks_of(self.table.env, "train"), range(start, start + self.config.train.tasks)
+        orders = {epoch: task_order(self.config.seed, epoch, len(tasks)) for epoch in {i // len(tasks) for i in drawn}}
+        return [tasks[orders[i // len(tasks)][i % len(tasks)]] for i in drawn]
+
+    def check(self, episodes: Sequence[Episode], iteration: int) -> None:
+        """Whether there is something to learn from."""
+        failed = [episode for episode in episodes if episode.ended == "failed"]
+        if len(failed) > MOST_FAILURES * len(episodes):
+            raise MarftError(
+                f"{len(failed)} of {len(episodes)} episodes failed in iteration {iteration}; the first: {failed[0].error}. "
+                f"What was written is kept: mend it, then marft train --resume --run {self.run}"
+            )
+        played = [episode for episode in episodes if episode.ended != "failed"]
+        if not any(turn.agent in self.config.team.trained for episode in played for turn in episode.turns):
+            raise MarftError("nobody who learns acted in any episode; the workflow must call game.act")
+        if self.config.credit.name == "per_step" and not any(episode.reward.turns for episode in played):
+            raise MarftError(
+                "credit: per_step needs rewards of single turns (Reward.turns), and this environment gives none; "
+                "use credit=equal"
+            )
+
+
+def task_order(seed: int, epoch: int, size: int) -> list[int]:
+    """The shuffled order in which epoch `epoch` draws its tasks: every task once before any comes again."""
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
+    return torch.randperm(size, generator=generator).tolist()

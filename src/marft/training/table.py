@@ -1,0 +1,43 @@
+"""A seated team: everything that playing needs but the task, and where an episode begins."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from marft.envs.base import Environment
+from marft.game.play import Agent, play
+from marft.game.workflows import Workflow
+from marft.types import Episode, Task, Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where an episode begins: with a task, or in the middle of another episode, whose first turns it repeats."""
+
+    task: Task
+    sample: int
+    replayed: tuple[Turn, ...] = ()
+    base_at: int | None = None  # the turn that the untrained base speaks instead of the agent
+    trunk: int | None = None  # the sample that the repeated turns come from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    team: Mapping[str, Agent]
+    env: Environment[Any]
+    workflow: Workflow
+
+    async def episodes(self, starts: Sequence[Start], seed: str) -> list[Episode]:
+        """All at once, in their order."""
+        return await asyncio.gather(
+            *(
+                play(
+                    task=start.task, sample=start.sample, team=self.team, env=self.env, workflow=self.workflow,
+                    seed=seed, replayed=start.replayed, base_at=start.base_at, trunk=start.trunk,
+                )
+                for start in starts
+            )
+        )  # fmt: skip

@@ -1,0 +1,281 @@
+"""Combinations without meaning are refused, with the key, the reason and a way out; their neighbours are not."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mistakes import DUO, checked, read
+from pydantic import ValidationError
+
+import marft.config
+from marft.types import MarftError
+
+A, B = "team.agents.a", "team.agents.b"
+REMOTE = "remote={url: 'http://h/v1', model: m}"
+SOURCE = Path(marft.config.__file__).parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Overrides of a team of a and b that are refused at `key` because of `why`, and neighbours that are allowed."""
+
+    given: Sequence[str]
+    key: str
+    why: str
+    allowed: Sequence[Sequence[str]] = field(default=())
+
+
+def refusal(given: str, key: str, why: str, *allowed: str) -> Refusal:
+    """Overrides are split at ` & `."""
+    return Refusal(given=given.split(" & "), key=key, why=why, allowed=[each.split(" & ") for each in allowed])
+
+
+NAMES = [
+    refusal("team.agents.Big=x", "team.agents.Big", "begins with a letter; change it", "team.agents.b-1_g=x"),
+    refusal(f"team.agents.{'x' * 33}=x", f"team.agents.{'x' * 33}", "32 at most", f"team.agents.{'x' * 32}=x"),
+    refusal("team.agents.critic=x", "team.agents.critic", "'critic' is reserved", "team.agents.crit=x"),
+    refusal("team.agents.critic-b=x", "team.agents.critic-b", "is reserved, as are all names that begin with 'critic'"),
+    refusal("team.agents.base=x", "team.agents.base", "'base' is reserved", "team.agents.based=x"),
+    refusal(f"{A}.adapter=base", f"{A}.adapter", "'base' is reserved", f"{A}.adapter=bass"),
+    refusal(f"{A}.adapter=critic", f"{A}.adapter", "'critic' is reserved"),
+    refusal(f"{A}.adapter=A/B", f"{A}.adapter", "a name has small letters", f"{A}.adapter=a-b"),
+    refusal(f"{A}.script=f", f"{A}.script", "'f' names no function; write package.module:function", f"{A}.script=m:f"),
+    refusal("team.workflow='m:'", "team.workflow", "'m:' names no function", "team.workflow=m.n:f"),
+    refusal(
+        "team.workflow=x",
+        "team.workflow",
+        "use sequential, dag, debate, vote, orchestrated, rounds or package.module:f",
+    ),
+    refusal("team.workflow=debat", "team.workflow", "did you mean 'debate'?", "team.workflow=debate"),
+    refusal(f"{A}.{REMOTE} & {A}.remote.url=h", f"{A}.remote.url", "write it like https://api.openai.com/v1"),
+    refusal(f"{A}.{REMOTE} & {A}.remote.url='http://u@h'", f"{A}.remote.url", "saved with the run; drop it"),
+    refusal(f"{A}.{REMOTE} & {A}.remote.key_env=k", f"{A}.remote.key_env", "put the key into one", f"{A}.{REMOTE}"),
+    refusal("lora.targets=q_proj", "lora.targets", "give all-linear, or a list", "lora.targets=all-linear"),
+    refusal("lora.targets=[]", "lora.targets", "it names no layers", "lora.targets=[q_proj, v_proj]"),
+    refusal("lora.targets=['']", "lora.targets", "it names no layers"),
+    refusal("lora.targets=[1]", "lora.targets", "it names no layers"),
+    refusal("algorithm.kl_budget=true", "algorithm.kl_budget", "true has no meaning here", "algorithm.kl_budget=1"),
+    refusal("algorithm.kl=false", "algorithm.kl", "false has no meaning here; give a value", "algorithm.kl=0"),
+    refusal("train.budget=no", "train.budget", "false has no meaning here", "train.budget=null", "train.budget=1"),
+    refusal("critic.warmup=yes", "critic.warmup", "true has no meaning here", "track.tensorboard=yes"),
+]
+
+AGENTS = [
+    refusal("team.agents.c.temperature=1", "team.agents.c.prompt", "is missing; say what this agent is told",
+            "team.agents.c.prompt=''", "team.agents.c.script=m:f"),
+    refusal(f"team.agents.c.{REMOTE}", "team.agents.c.prompt", "is missing; say what this agent is told"),
+    refusal(f"{A}.script=m:f & {A}.{REMOTE}", f"{A}.script", "either a script or an endpoint speaks for an agent; drop script",
+            f"{A}.script=m:f", f"{A}.{REMOTE}"),
+    *(refusal(f"{A}.{voice} & {A}.{key}={value}", f"{A}.{key}", f"a {kind} agent has no weights of ours; drop {key}",
+              f"{A}.{key}={value}", f"{A}.{voice} & {A}.{key}=null")
+      for key, value in {"adapter": "x", "rank": 4, "lr": 0.1, "init_from": "x", "model": "m"}.items()
+      for kind, voice in {"scripted": "script=m:f", "remote": REMOTE}.items()),
+    refusal(f"{A}.script=m:f & {A}.trainable=true", f"{A}.trainable", "a scripted agent has no weights of ours to train",
+            f"{A}.script=m:f & {A}.trainable=false", f"{A}.trainable=true"),
+    refusal(f"{A}.{REMOTE} & {A}.trainable=true", f"{A}.trainable", "a remote agent has no weights of ours to train",
+            f"{A}.{REMOTE} & {A}.trainable=false"),
+    refusal(f"{A}.trainable=false & {A}.lr=0.1", f"{A}.lr", "a frozen agent does not learn; drop lr or trainable: false",
+            f"{A}.lr=0.1", f"{A}.trainable=true & {A}.lr=0.1"),
+    refusal(f"{A}.trainable=false & {A}.rank=4", f"{A}.rank", "has the rank it was saved with; drop rank",
+            f"{A}.rank=4", f"{A}.trainable=false"),
+    refusal(f"{A}.trainable=false & {A}.init_from=x & {A}.rank=4", f"{A}.rank", "has the rank it was saved with",
+            f"{A}.trainable=false & {A}.init_from=x", f"{A}.init_from=x & {A}.rank=4"),
+    refusal(f"{A}.trainable=false & {A}.adapter=x", f"{A}.adapter", "is the base model alone; drop adapter or give init_from",
+            f"{A}.trainable=false & {A}.adapter=x & {A}.init_from=y", f"{A}.trainable=false & {A}.adapter=x & init_from=y"),
+    # sampling
+    *(refusal(f"{A}.script=m:f & {A}.{key}={value}", f"{A}.{key}", f"a script is not sampled from and would ignore it; drop {key}",
+              f"{A}.script=m:f & {A}.stop=[x]")
+      for key, value in {"temperature": 0.5, "top_p": 0.9, "top_k": 3, "max_tokens": 9}.items()),
+    refusal(f"{A}.{REMOTE} & {A}.top_k=3", f"{A}.top_k", "OpenAI's protocol has none; drop top_k or use top_p",
+            f"{A}.{REMOTE} & {A}.top_p=0.9", f"{A}.{REMOTE} & {A}.temperature=0"),
+    refusal(f"{A}.{REMOTE} & eval.top_k=3", "eval.top_k", "'a' is remote, and OpenAI's protocol has none; use eval.top_p",
+            f"{A}.{REMOTE} & eval.top_p=0.9", f"{A}.{REMOTE} & eval.top_k=0", f"{A}.script=m:f & eval.top_k=3"),
+    refusal(f"{A}.top_p=0.9", f"{A}.top_p", "gives probability 0 to tokens it could learn; use eval.top_p, or trainable: false",
+            f"{A}.top_p=0.9 & {A}.trainable=false", "eval.top_p=0.9", f"{A}.top_p=1"),
+    refusal(f"{A}.top_k=3", f"{A}.top_k", "gives probability 0 to tokens it could learn; use eval.top_k, or trainable: false",
+            f"{A}.top_k=3 & {A}.trainable=false", "eval.top_k=3", f"{A}.top_k=0"),
+    refusal(f"{A}.temperature=0", f"{A}.temperature", "learns nothing; use eval.temperature=0, or trainable: false",
+            f"{A}.temperature=0 & {A}.trainable=false", "eval.temperature=0", f"{A}.temperature=0.1"),
+    refusal(f"{A}.trainable=false & {A}.temperature=0 & {A}.top_p=0.9", f"{A}.top_p", "would ignore it; drop top_p",
+            f"{A}.trainable=false & {A}.temperature=0.1 & {A}.top_p=0.9"),
+    refusal(f"{A}.{REMOTE} & {A}.temperature=0 & {A}.top_p=0.9", f"{A}.top_p", "would ignore it; drop top_p"),
+    refusal("eval.temperature=0 & eval.top_p=0.9", "eval.top_p", "takes the likeliest token and would ignore it; drop top_p",
+            "eval.temperature=0.1 & eval.top_p=0.9", "eval.temperature=0 & eval.top_p=1 & eval.top_k=0"),
+    refusal("eval.temperature=0 & eval.top_k=3", "eval.top_k", "would ignore it; drop top_k", "eval.top_k=3"),
+]  # fmt: skip
+
+WORKFLOWS = [
+    refusal("team.rounds=2", "team.rounds", "it is for debate and rounds, and 'sequential' would ignore it; drop rounds",
+            "team.workflow=debate & team.rounds=2", "team.workflow=rounds & team.rounds=2", "team.rounds=null"),
+    refusal("team.workflow=debate & team.votes=2", "team.votes", "it is for vote, and 'debate' would ignore it",
+            "team.workflow=vote & team.votes=2"),
+    refusal("team.workflow=m:f & team.steps=2", "team.steps", "it is for orchestrated, and 'm:f' would ignore it",
+            "team.workflow=orchestrated & team.steps=2"),
+    refusal(f"{B}.sees=[aa]", f"{B}.sees", "unknown agent 'aa'; did you mean 'a'?; the team is a, b", f"{B}.sees=[a]"),
+    refusal(f"team.workflow=m:f & {B}.sees=[zed]", f"{B}.sees", "unknown agent 'zed'; the team is a, b",
+            f"team.workflow=m:f & {B}.sees=[a, b]"),
+    refusal(f"{A}.sees=[b]", f"{A}.sees", "'b' has said nothing by then; list it earlier or drop it",
+            f"{B}.sees=[a]", f"{A}.sees=[]", f"team.workflow=rounds & {A}.sees=[b]"),
+    refusal(f"{B}.sees=[a, b]", f"{B}.sees", "'b' has said nothing by then", f"team.workflow=rounds & {B}.sees=[a, b]"),
+    refusal(f"team.workflow=dag & {B}.sees=[a]", f"{A}.sees", "is missing, and a dag is made of it; give []",
+            f"team.workflow=dag & {A}.sees=[] & {B}.sees=[a]", f"team.workflow=dag & {A}.sees=[b] & {B}.sees=[]"),
+    refusal(f"team.workflow=dag & {A}.sees=[b] & {B}.sees=[a]", f"{A}.sees", "a → b → a would wait for ever; drop one"),
+    refusal(f"team.workflow=dag & {A}.sees=[] & {B}.sees=[b]", f"{B}.sees", "b → b would wait for ever; drop one"),
+    refusal(f"team.workflow=debate & {A}.sees=[b]", f"{A}.sees", "'b' judges when all have spoken; drop it",
+            f"team.workflow=debate & {A}.sees=[a]", f"team.workflow=debate & {B}.sees=[a]"),
+    refusal(f"team.workflow=debate & {B}.sees=[b]", f"{B}.sees", "'b' judges when all have spoken"),
+    refusal(f"team.workflow=vote & {B}.sees=[a]", f"{B}.sees", "voters do not see one another; drop sees",
+            "team.workflow=vote", f"team.workflow=vote & {B}.sees=[]"),
+    refusal("team.workflow=vote & team.agents.majority=x", "team.agents.majority", "a vote's result is announced by this name",
+            "team.workflow=debate & team.agents.majority=x"),
+    refusal("team.workflow=orchestrated & team.agents.nobody=x", "team.agents.nobody", "the orchestrator's word",
+            "team.workflow=rounds & team.agents.nobody=x"),
+    refusal("team.workflow=orchestrated & team.agents.everyone=x", "team.agents.everyone", "choose another"),
+    refusal("team.workflow=orchestrated & team.anonymous=true", "team.anonymous", "calls agents by their names; drop it",
+            "team.workflow=orchestrated", "team.workflow=debate & team.anonymous=true", "team.anonymous=true"),
+]  # fmt: skip
+
+ADAPTERS = [
+    *(refusal(f"{A}.adapter=team & {B}.adapter=team & {A}.{key}={value}", f"{B}.{key}",
+              f"'b' and 'a' share an adapter; give both the same {key}", f"{A}.{key}={value}",
+              f"{A}.adapter=team & {B}.adapter=team & {A}.{key}={value} & {B}.{key}={value}")
+      for key, value in {"rank": 4, "lr": 0.1, "init_from": "x", "model": "m"}.items()),
+    refusal(f"{A}.adapter=team & {B}.adapter=team & {A}.lr=0.1 & {B}.lr=0.2", f"{B}.lr", "give both the same lr"),
+    refusal(f"{B}.adapter=a & {A}.lr=0.1", f"{B}.lr", "'b' and 'a' share an adapter", f"{B}.adapter=a",
+            f"{B}.adapter=a & {A}.lr=0.1 & {B}.lr=0.1"),
+    refusal(f"{A}.adapter=b & {B}.rank=4", f"{B}.rank", "'b' and 'a' share an adapter", f"{A}.adapter=b"),
+    refusal(f"{B}.adapter=a & {B}.trainable=false & init_from=x", f"{B}.trainable", "give both the same trainable",
+            f"{B}.adapter=a & {B}.trainable=true", f"{B}.adapter=a & {A}.trainable=false & {B}.trainable=false & init_from=x"),
+    refusal(f"{A}.trainable=false & {B}.adapter=a", f"{B}.trainable", "'b' and 'a' share an adapter"),
+    refusal(f"{A}.adapter=b & {B}.adapter=x", f"{A}.adapter", "the agent 'b' does not speak with an adapter of that name",
+            f"{A}.adapter=b & {B}.adapter=b", f"{A}.adapter=x & {B}.adapter=x"),
+    refusal(f"{A}.adapter=b & {B}.script=m:f", f"{A}.adapter", "choose another", f"{A}.adapter=x & {B}.script=m:f"),
+    refusal(f"{A}.adapter=b & {B}.{REMOTE}", f"{A}.adapter", "choose another"),
+]  # fmt: skip
+
+LEARNING = [
+    *(refusal(f"algorithm.kl.{key}={value}", "algorithm.kl.weight", "it is 0, so the KL's other settings would be ignored",
+              f"algorithm.kl=0.1 & algorithm.kl.{key}={value}")
+      for key, value in {"estimator": "k2", "where": "reward", "target": 0.1}.items()),
+    refusal("algorithm.kl=0.1 & algorithm.kl.estimator=k1", "algorithm.kl.estimator", "so it does nothing; use k2, k3",
+            "algorithm.kl=0.1 & algorithm.kl.estimator=k1 & algorithm.kl.where=reward", "algorithm.kl.estimator=k3"),
+    refusal("algorithm=grpo & algorithm.kl={weight: 0, where: reward}", "algorithm.kl.weight", "give a weight or drop them"),
+    *(refusal(f"schedule={mode} & schedule.interval=2", "schedule.interval", f"{mode} would ignore it, only alternate has it",
+              "schedule=alternate & schedule.interval=2")
+      for mode in ("joint", "sequential", "resample")),
+    *(refusal(f"schedule={mode} & schedule.clip=0.1", "schedule.clip", f"{mode} would ignore it, only sequential has it",
+              "schedule=sequential & schedule.clip=0.1")
+      for mode in ("joint", "alternate", "resample")),
+    *(refusal(f"schedule={mode} & {given}", "schedule.mode", f"{mode} orders several adapters and only one is trained; use joint",
+              given, f"schedule={mode}")
+      for mode in ("alternate", "sequential", "resample")
+      for given in (f"{A}.trainable=false", f"{A}.script=m:f", f"{A}.adapter=t & {B}.adapter=t", f"{B}.adapter=a")),
+    refusal("schedule=alternate & schedule.interval=20", "schedule.interval", "the last of 2 adapters would never learn; lower it",
+            "schedule=alternate & schedule.interval=19", "schedule=alternate & schedule.interval=20 & train.iterations=21"),
+    refusal("schedule=alternate & schedule.interval=10 & team.agents.c=x", "schedule.interval", "the last of 3 adapters",
+            "schedule=alternate & schedule.interval=9 & team.agents.c=x", "schedule=alternate & train.iterations=1"),
+    *(refusal(f"algorithm={name} & critic=none", "critic.mode", f"{name} estimates advantages with a critic; say critic=shared",
+              f"algorithm={name} & critic=shared", f"algorithm={name} & critic=per_agent & critic.lr=0.1 & critic.warmup=2")
+      for name in ("marft-token", "marft-action")),
+    *(refusal(f"algorithm={name} & {given}", key, why, f"algorithm={name} & critic=none", f"algorithm={name}")
+      for name in ("grpo", "dr_grpo", "rloo", "gspo", "reinforce++", "rae")
+      for given, key, why in (
+          ("critic=shared", "critic.mode", f"{name} uses no critic and would ignore it; drop it"),
+          ("critic=per_agent", "critic.mode", f"{name} uses no critic and would ignore it"),
+          ("critic.warmup=2", "critic.warmup", f"{name} has no critic and would ignore it; drop it"),
+          ("critic.lr=0.1", "critic.lr", f"{name} has no critic and would ignore it"))),
+    refusal("critic.warmup=20", "critic.warmup", "the agents would never learn; lower it or raise train.iterations",
+            "critic.warmup=19", "critic.warmup=20 & train.iterations=21"),
+    *(refusal(f"algorithm={name} & train.samples=1", "train.samples", f"{name} compares samples of one task; give 2 or more",
+              f"algorithm={name} & train.samples=2")
+      for name in ("grpo", "dr_grpo", "rloo", "gspo")),
+    *(refusal(f"algorithm={name} & credit=tree & train.samples=1", "train.samples", "tree credit compares samples",
+              f"algorithm={name} & train.samples=1", f"algorithm={name} & credit=tree & train.samples=2")
+      for name in ("marft-token", "marft-action", "reinforce++", "rae")),
+    refusal("train.tasks=2 & train.samples=1 & train.minibatches=3", "train.minibatches", "more minibatches than episodes; lower",
+            "train.tasks=2 & train.samples=1 & train.minibatches=2"),
+    refusal("algorithm.kl_budget=0.1 & train.epochs=1 & train.minibatches=1", "algorithm.kl_budget", "nothing is left to stop; drop",
+            "algorithm.kl_budget=0.1 & train.epochs=2 & train.minibatches=1", "algorithm.kl_budget=0.1 & train.minibatches=2"),
+]  # fmt: skip
+
+ALONE: dict[str, Any] = {"team": {"agents": {"a": "One."}}, "algorithm": "marft-token"}
+REFUSALS = [*NAMES, *AGENTS, *WORKFLOWS, *ADAPTERS, *LEARNING]
+ids = [" ".join(each.given) for each in REFUSALS]
+
+
+def refused(given: Sequence[str], base: dict[str, Any] = DUO) -> tuple[str, BaseException]:
+    """The line, and what was raised inside the config."""
+    with pytest.raises(MarftError) as caught:
+        read(given, base)
+    inside = caught.value.__context__
+    assert isinstance(inside, ValidationError)
+    [cause] = [each["ctx"]["error"] for each in inside.errors()][:1]
+    return checked(str(caught.value)), cause
+
+
+@pytest.mark.parametrize("case", REFUSALS, ids=ids)
+def test_it_is_refused_with_a_reason_and_a_way_out(case: Refusal) -> None:
+    line, _ = refused(case.given)
+    assert line.startswith(f"{case.key}: ")
+    assert case.why in line
+    assert "; " in line
+
+
+@pytest.mark.parametrize("case", REFUSALS, ids=ids)
+def test_its_neighbours_are_allowed(case: Refusal) -> None:
+    for given in case.allowed:
+        read(given)
+
+
+@pytest.mark.parametrize(("workflow", "role"), [("debate", "a judge"), ("orchestrated", "an orchestrator")])
+def test_workflows_for_two(workflow: str, role: str) -> None:
+    line, _ = refused([f"team.workflow={workflow}"], ALONE)
+    assert line == f"team.workflow: {workflow} needs {role} and somebody else; list two agents or more"
+    for other in ("sequential", "vote", "rounds", "m:f"):
+        read([f"team.workflow={other}"], ALONE)
+    read(["team.workflow=dag", f"{A}.sees=[]"], ALONE)
+
+
+@pytest.mark.parametrize("word", ["nobody", "everyone"])
+def test_words_of_an_orchestrator(word: str) -> None:
+    team: dict[str, Any] = {"workflow": "orchestrated", "agents": {"a": "One.", word: "Two."}}
+    line, _ = refused([], {**DUO, "team": team})
+    assert line == f"team.agents.{word}: the orchestrator's word for whom an agent sees; choose another"
+    read([], {**DUO, "team": {**team, "agents": {word: "One.", "a": "Two."}}})  # the orchestrator itself is never named
+
+
+def refusals_in_the_source() -> Iterator[tuple[str, int]]:
+    for path in SOURCE.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Raise(exc=ast.Call(func=ast.Name(id="ValueError"))):
+                    yield path.name, node.lineno
+
+
+def test_every_refusal_has_a_case() -> None:
+    seen = set()
+    for given, base in [*((case.given, DUO) for case in REFUSALS), (["team.workflow=debate"], ALONE)]:
+        step = refused(given, base)[1].__traceback__
+        while step is not None:
+            seen.add((Path(step.tb_frame.f_code.co_filename).name, step.tb_lineno))
+            step = step.tb_next
+    missing = set(refusals_in_the_source()) - seen
+    assert not missing
+
+
+def test_a_team_that_does_not_learn_can_be_evaluated() -> None:
+    config = read([f"{A}.trainable=false", f"{B}.script=m:f"])
+    assert config.team.trained == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "critics"),
+    [([], "shared"), (["algorithm=grpo"], "none"), (["critic=per_agent"], "per_agent"), (["algorithm=rae", "critic=none"], "none")],
+)  # fmt: skip
+def test_the_critics_mode_is_spelled_out(given: list[str], critics: str) -> None:
+    assert read(given).critics == critics

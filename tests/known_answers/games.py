@@ -1,0 +1,87 @@
+"""Small cooperative games whose best team is known: `ann` speaks, then `bob`, one word each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import marft
+from marft.envs.base import Split
+
+
+@dataclass(frozen=True)
+class State:
+    colour: str
+    words: tuple[str, ...] = ()
+
+
+class Words(marft.Environment[State]):
+    """Pays for what `ann` and `bob` have said. The world's colour is shown to nobody but the first to speak."""
+
+    colours: tuple[str, ...] = ("",)
+
+    def __init__(self, tasks: int = 1) -> None:
+        self.count = tasks  # of each colour
+
+    def tasks(self, split: Split) -> list[marft.Task]:
+        return [
+            marft.Task(id=f"{split}/{colour}/{i}", prompt="", data={"colour": colour})
+            for i in range(self.count)
+            for colour in self.colours
+        ]
+
+    def reset(self, task: marft.Task) -> State:
+        return State(colour=task.data["colour"])
+
+    def observe(self, state: State) -> str:
+        return "" if state.words else state.colour
+
+    def transition(self, state: State, turn: marft.Turn) -> State:
+        return State(colour=state.colour, words=(*state.words, turn.text))
+
+    def reward(self, state: State) -> marft.Reward:
+        ann, bob = (*state.words, "", "")[:2]
+        own = {0: 0.2 * (ann == "1"), 1: 0.1 * (bob == "1")}
+        return marft.Reward(team=self.pay(state.colour, ann, bob), turns={k: own[k] for k in range(len(state.words))})
+
+    def pay(self, colour: str, ann: str, bob: str) -> float:
+        raise NotImplementedError
+
+
+class Follow(Words):
+    """A matrix game in two steps: PAYOFF[a][b], where "1" is row or column 1 and all else is 0. Best: "1", "1"."""
+
+    PAYOFF = ((0.2, 0.0), (0.4, 1.0))
+
+    def pay(self, colour: str, ann: str, bob: str) -> float:
+        return self.PAYOFF[ann == "1"][bob == "1"]
+
+
+class Signal(Words):
+    """`ann` sees the colour, `bob` must name it: "0" for red, "1" for blue. Who hears nothing is right half the time.
+
+    With `clear` > 0 that part of the reward is for `ann` naming it too, so that one of the two codes is the language.
+    """
+
+    colours = ("red", "blue")
+
+    def __init__(self, tasks: int = 1, clear: float = 0.0) -> None:
+        super().__init__(tasks)
+        self.clear = clear
+
+    def pay(self, colour: str, ann: str, bob: str) -> float:
+        name = str(self.colours.index(colour))
+        return self.clear * (ann == name) + (1 - self.clear) * (bob == name)
+
+
+class Alone(Words):
+    """Only what `bob` says matters."""
+
+    def pay(self, colour: str, ann: str, bob: str) -> float:
+        return float(bob == "1")
+
+
+class Own(Words):
+    """Each has a word of its own and earns half: `ann` "1", `bob` "0". What one says means nothing for the other."""
+
+    def pay(self, colour: str, ann: str, bob: str) -> float:
+        return 0.5 * (ann == "1") + 0.5 * (bob == "0")
