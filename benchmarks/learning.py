@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--threads", type=int, help="CPU threads of a run (default: torch's own choice)")
     parser.add_argument("--jobs", type=int, default=1, help="runs at once")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     if arguments.threads:
         os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
     overrides = [word for word in arguments.words if "=" in word]

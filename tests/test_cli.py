@@ -292,7 +292,7 @@ def test_another_base_model_is_refused(fails: Fails, copy: Path) -> None:
     manifest["model"]["fingerprint"] = "another"
     (copy / "manifest.json").write_text(json.dumps(manifest))
     for command in (["eval", copy], ["train", "--resume", "--run", copy]):
-        assert "is not the one that" in fails(*command)
+        assert "is not what" in fails(*command)
 
 
 def test_a_folder_does_not_hide_a_recipe(fails: Fails) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from known_answers.tiny import FOLDER, load_again, model_folder, train
+from known_answers.tiny import FOLDER, load_again, model_folder, scratch, train
 from teams import team_of
 from toys import files
 
@@ -24,7 +23,6 @@ from marft.models.peft_format import save_adapter
 CRITICS = ("shared", "per_agent", "none")
 SCHEDULES = ("joint", "alternate", "sequential", "resample")
 OWN = "test_matrix:own"
-MEMORY = Path("/dev/shm")  # a checkpoint waits for the disk sixty times
 WITH_CRITIC = {"marft-token", "marft-action"}
 LORA = {"rank": 2, "targets": ["v_proj", "down_proj"]}
 SMALL = {
@@ -133,7 +131,7 @@ def check_refused(settings: dict[str, Any], algorithm: str) -> None:
 
 
 def check_trains(settings: dict[str, Any], critic: str, schedule: str) -> None:
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
+    with scratch() as folder:
         run = Path(folder) / "run"
         rows = train(run, settings)
         before, after = (files(run / "checkpoints" / f"{iteration:06d}") for iteration in (0, 2))

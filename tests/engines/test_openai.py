@@ -130,7 +130,7 @@ PASSING: dict[str, Behaviour] = {
 @pytest.mark.parametrize("name", PASSING)
 def test_what_may_pass_is_tried_again(name: str) -> None:
     with serving(PASSING[name], PASSING[name], says("7")) as endpoint:
-        assert ask(engine_of(endpoint.url, timeout=0.2))[0].text == "7"
+        assert ask(engine_of(endpoint.url, timeout=0.5))[0].text == "7"
     assert len(endpoint.seen) == 3
     assert endpoint.seen[0].body == endpoint.seen[2].body
 
@@ -308,8 +308,8 @@ def test_so_many_at_once_and_no_more() -> None:
 
 
 def test_waiting_for_a_seat_is_not_waiting_for_an_answer() -> None:
-    with serving(slowly(says("7"), 0.2)) as endpoint:
-        assert len(ask(engine_of(endpoint.url, at_once=1, timeout=0.6, retries=0), *[request()] * 5)) == 5
+    with serving(slowly(says("7"), 0.3)) as endpoint:
+        assert len(ask(engine_of(endpoint.url, at_once=1, timeout=1.2, retries=0), *[request()] * 5)) == 5
 
 
 def test_a_pause_is_no_request() -> None:
@@ -365,7 +365,7 @@ import asyncio, gc, sys
 from marft.engines.openai import OpenAIEngine
 from marft.types import Message, Request, Sampling, SpeechError
 
-engine = OpenAIEngine(sys.argv[1], "m", None, timeout=0.3, retries=1, pause=0.001)
+engine = OpenAIEngine(sys.argv[1], "m", None, timeout=1, retries=1, pause=0.001)
 asked = Request(adapter=None, messages=(), prompt_ids=(), sampling=Sampling(), seed=1)
 
 async def some(count):

@@ -108,9 +108,11 @@ def test_a_decision_names_workers_or_there_is_none(text: str) -> None:
 
 
 # --- the play ---------------------------------------------------------------------------------------------------------
-def directed(*texts: str, steps: int = 8, env: object = None, task: Task = TASK, **sees: tuple[str, ...]) -> Episode:
+def directed(
+    *texts: str, steps: int | None = None, env: object = None, task: Task = TASK, **sees: tuple[str, ...]
+) -> Episode:
     agents = team("boss", "planner", "solver", voice=Voice(in_turn(*texts)), **sees)
-    return run(agents, find_workflow("orchestrated", {"steps": steps}), env=env, task=task)
+    return run(agents, find_workflow("orchestrated", {"steps": steps} if steps else {}), env=env, task=task)
 
 
 def test_orchestrated_prompt_by_prompt() -> None:

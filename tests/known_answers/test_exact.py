@@ -363,6 +363,16 @@ def test_one_fork_teaches_the_agent_whose_turn_it_forks_at(seed: str, forked: st
     assert_near(found, {(agent, read): slope if agent == forked else 0.0 for (agent, read), slope in exact.items()})
 
 
+def test_a_turn_of_the_trunk_is_worth_the_mean_of_all_that_grew_from_it() -> None:
+    for way in known("follow", "tree", 3):
+        trunk, *forks = sorted(way.batch.episodes, key=lambda episode: (episode.trunk is not None, episode.forked_at))
+        early, late = forks
+        assert (early.forked_at, late.forked_at) == (0, 1)
+        assert late.turns[0] == trunk.turns[0]
+        assert trunk.credits == ((trunk.reward.team + late.reward.team) / 2, trunk.reward.team)
+        assert (early.credits, late.credits) == ((early.reward.team,) * 2, (0.0, late.reward.team))
+
+
 @pytest.mark.parametrize("p", [0.4, 0.5])
 def test_a_message_of_the_base_is_a_baseline(p: float) -> None:
     """Also where the agent still speaks as the base does (p = 0.5): with the same luck it would never learn."""

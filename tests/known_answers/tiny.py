@@ -27,6 +27,7 @@ WORDS = ("0", "1", "2", "red", "blue", "ann", "bob", "cat", "majority", "Done", 
 TEMPLATE = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}<assistant>"
 WIDTH = 16  # of each half of the hidden state
 FOLDER = tempfile.TemporaryDirectory()  # one a process, gone with it
+MEMORY = Path("/dev/shm")
 
 
 def write_model(folder: Path, favourites: Sequence[str]) -> None:
@@ -82,6 +83,11 @@ def load_again(name: str, device: str, dtype: str) -> Loaded:
     """A copy in memory is ten times as fast as reading files."""
     known = loaded_once(name, device, dtype)
     return replace(known, model=copy.deepcopy(known.model))
+
+
+def scratch() -> tempfile.TemporaryDirectory[str]:
+    """For one run, in memory where that is possible: a checkpoint waits for the disk some thirty times."""
+    return tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None)
 
 
 def train(path: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:

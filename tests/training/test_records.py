@@ -103,9 +103,9 @@ def test_a_task_without_a_right_answer_has_no_accuracy() -> None:
 def test_counts_add_up_over_the_episodes_that_were_played() -> None:
     failed = episode("", ended="failed", error="no", counts={"malformed": 100})
     first = [episode("a", counts={"malformed": 2}), episode("a", counts={"malformed": 1, "done": 1}), failed]
-    second = [episode("a", counts={"replays_failed": 3}), episode("a")]
+    second = [episode("a", counts={"elected": 3}), episode("a")]
     row = iteration_row([play(first, members("a")), play(second, members("a"))])
-    assert row["counts"] == {"done": 1, "malformed": 3, "replays_failed": 3}
+    assert row["counts"] == {"done": 1, "malformed": 3, "elected": 3}
     assert list(row["counts"]) == sorted(row["counts"])
 
 

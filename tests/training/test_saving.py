@@ -156,3 +156,15 @@ def test_frozen_agents_go_on_as_they_were(tmp_path: Path, brought: Path) -> None
     assert checkpoint(half, 4) == checkpoint(whole, 4)
     assert {checkpoint(whole, i)[f"agents/cat/{WEIGHTS}"] for i in (0, 2, 4)} == {(brought / WEIGHTS).read_bytes()}
     assert len({checkpoint(whole, i)[f"agents/ann/{WEIGHTS}"] for i in (0, 2, 4)}) == 3
+
+
+def test_a_run_goes_on_without_the_folders_it_began_with(tmp_path: Path, brought: Path) -> None:
+    team = {"agents": {"cat": {"prompt": "", "max_tokens": 3, "trainable": False, "init_from": str(brought)}}}
+    whole = start(tmp_path / "whole", team=team)
+    half = start(tmp_path / "half", team=team, train={"iterations": 2})
+    shutil.rmtree(brought)
+    resume(half, None, "train.iterations=4")
+    assert checkpoint(half, 4).keys() == checkpoint(whole, 4).keys()
+    assert (half / "checkpoints/000004/agents/cat" / WEIGHTS).read_bytes() == (
+        whole / "checkpoints/000000/agents/cat" / WEIGHTS
+    ).read_bytes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -252,15 +253,8 @@ class TeamConfig(Section):
 
 def find_cycle(sees: Mapping[str, tuple[str, ...]]) -> list[str]:
     """Agents that wait for one another, from one of them back to itself; empty where there is no cycle."""
-
-    def search(path: list[str]) -> list[str]:
-        for seen in sees[path[-1]]:
-            if seen in path:
-                return [*path[path.index(seen) :], seen]
-            if seen not in finished and (found := search([*path, seen])):
-                return found
-        finished.add(path[-1])
-        return []
-
-    finished: set[str] = set()
-    return next((cycle for name in sees if name not in finished and (cycle := search([name]))), [])
+    try:
+        TopologicalSorter(sees).prepare()
+    except CycleError as error:
+        return list(reversed(error.args[1]))  # graphlib goes from the one who is waited for
+    return []

@@ -15,7 +15,7 @@ from marft.runs.disk import FULL, require_space, writing
 from marft.types import MarftError
 
 # What may change from one part of a run to the next: how long it lasts and what is watched, never what is learned.
-FREE = ("train.iterations", "track", "eval", "checkpoint")
+FREE = ("train.iterations", "train.budget", "track", "eval", "checkpoint")
 
 
 class RunDirectory:

@@ -68,10 +68,11 @@ class Assembly:
             base.engine.version = version
 
 
-def assemble(config: Config, workflow: Workflow | None = None) -> Assembly:
+def assemble(config: Config, workflow: Workflow | None = None, saved: Path | None = None) -> Assembly:
+    """`saved` is a checkpoint of the same run, where there is one: agents that brought adapters along have theirs there."""
     env = make_env(config.env.name, config.env.settings)
     chosen = workflow or find_workflow(config.team.workflow, config.team.settings)
-    bases = {name: make_base(config, name) for name in base_names(config)}
+    bases = {name: make_base(config, name, saved) for name in base_names(config)}
     agents = {name: seat_agent(config, name, bases) for name in config.team.agents}
     members = [
         Member(
@@ -99,7 +100,7 @@ def base_names(config: Config) -> list[str]:
     return list(dict.fromkeys(model_of(config, name) for name in ours))
 
 
-def make_base(config: Config, model: str) -> Base:
+def make_base(config: Config, model: str, saved: Path | None) -> Base:
     loaded = load(model, config.device, config.dtype)
     adapters: dict[str, AdapterSpec] = {}
     critics: dict[str, AdapterSpec] = {}
@@ -107,7 +108,7 @@ def make_base(config: Config, model: str) -> Base:
         adapter = adapter_of(config, name)
         if adapter is None or model_of(config, name) != model:
             continue
-        adapters.setdefault(adapter, adapter_spec(config, adapter, agent))
+        adapters.setdefault(adapter, adapter_spec(config, adapter, agent, saved))
         if agent.kind == "trained" and (critic := critic_of(config, name)):
             critics[critic] = AdapterSpec(name=critic, rank=config.lora.rank, alpha=config.lora.alpha)
     team = TeamModel(
@@ -127,9 +128,10 @@ def adapter_of(config: Config, name: str) -> str | None:
     return agent.adapter or name if agent.kind == "trained" or (agent.kind == "frozen" and given) else None
 
 
-def adapter_spec(config: Config, adapter: str, agent: AgentConfig) -> AdapterSpec:
+def adapter_spec(config: Config, adapter: str, agent: AgentConfig, saved: Path | None) -> AdapterSpec:
     if agent.init_from and agent.rank is None:  # its rank is that of the folder
-        alpha, rank = read_scaling(Path(agent.init_from) / CONFIG)
+        folder = saved / "agents" / adapter if saved else Path(agent.init_from)
+        alpha, rank = read_scaling(folder / CONFIG)
         return AdapterSpec(name=adapter, rank=rank, alpha=alpha)
     return AdapterSpec(name=adapter, rank=agent.rank or config.lora.rank, alpha=config.lora.alpha)
 

@@ -31,19 +31,16 @@ async def with_differences(
             starts.append(without(episode, turn, baseline))
     replays = await table.episodes(starts, seed if baseline == "blank" else f"{seed}/base")
     lost: list[dict[int, float]] = [{} for _ in episodes]
-    failed = [0] * len(episodes)
+    found = list(episodes)
     for (e, k), other in zip(jobs, replays, strict=True):
-        if other.ended == "failed":
-            failed[e] += 1
-        else:
-            lost[e][k] = other.reward.team
+        lost[e][k] = other.reward.team
+        if other.ended == "failed":  # what turn k is worth is not known, and 0 would be a score like any other
+            found[e] = replace(
+                found[e], ended="failed", error=f"played again without turn {k}, it failed: {other.error}"
+            )
     return [
-        replace(
-            episode,
-            credits=difference(episode.reward.team, lost[e], len(episode.turns)),
-            counts={**episode.counts, **({"replays_failed": failed[e]} if failed[e] else {})},
-        )
-        for e, episode in enumerate(episodes)
+        replace(episode, credits=difference(episode.reward.team, lost[e], len(episode.turns)))
+        for e, episode in enumerate(found)
     ]
 
 

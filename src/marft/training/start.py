@@ -15,7 +15,7 @@ from marft.config import Config, load_config, merge, parse, recipes
 from marft.envs import tasks_of
 from marft.game.workflows import Workflow
 from marft.models.peft_format import load_adapter
-from marft.runs.checkpoints import warn
+from marft.runs.checkpoints import Checkpoints, warn
 from marft.runs.directory import RunDirectory
 from marft.runs.disk import require_space
 from marft.runs.export import checkpoint_folder
@@ -51,7 +51,9 @@ def resume_run(
     run = RunDirectory.open(path)
     config = config_of(run, overrides)
     run.check_same(config)
-    parts = assemble(config, workflow)
+    kept = Checkpoints(path / "checkpoints", config.checkpoint.keep)
+    newest = kept.newest_valid(lambda line: None, None)  # its warnings come when it is read
+    parts = assemble(config, workflow, None if newest is None else kept.path(newest))
     check_base(run, parts)
     require_space(path, room(config, parts))
     return go(config, parts, run, resume=True, at=at)
@@ -79,10 +81,10 @@ def seat(source: str | None, overrides: Sequence[str]) -> tuple[Config, Assembly
     """A team ready to play: trained, where `source` is a run's folder, else as it comes."""
     if source is not None and source not in recipes() and Path(source).is_dir():
         run = RunDirectory.open(Path(source))
-        config = config_of(run, overrides)
-        parts = assemble(config)
+        config, saved = config_of(run, overrides), checkpoint_folder(run, None)
+        parts = assemble(config, saved=saved)
         check_base(run, parts)
-        load_adapters(checkpoint_folder(run, None), parts.teams)
+        load_adapters(saved, parts.teams)
         return config, parts
     config = load_config(source, overrides)
     parts = assemble(config)
@@ -132,7 +134,7 @@ def check_base(run: RunDirectory, parts: Assembly) -> None:
     base = run.manifest()["model"]
     if base["fingerprint"] != parts.fingerprint:
         raise MarftError(
-            f"model {base['name']!r} is not the one that {run.path} was trained on: its weights or its dtype differ; "
+            f"model {base['name']!r} is not what {run.path} was trained on: its weights or its dtype differ; "
             "give the same model, device and dtype"
         )
 
@@ -164,7 +166,7 @@ def manifest(config: Config, parts: Assembly) -> Mapping[str, Any]:
         "python": platform.python_version(),
         "packages": packages,
         "seed": config.seed,
-        "model": {"name": config.model, "fingerprint": parts.fingerprint},
+        "model": {"name": ", ".join(parts.bases), "fingerprint": parts.fingerprint},
         "device": parts.device,
         "git_commit": git_commit(),
     }

@@ -131,9 +131,10 @@ def train(config: Config, path: Path) -> dict[str, Any]:
 
 def play_held_out(config: Config, run: RunDirectory) -> Mapping[str, Any]:
     """An evaluation as `marft eval` does it, with the adapters of a run."""
-    parts = assemble(config)
+    saved = checkpoint_folder(run, None)
+    parts = assemble(config, saved=saved)
     check_base(run, parts)
-    load_adapters(checkpoint_folder(run, None), parts.teams)
+    load_adapters(saved, parts.teams)
     return evaluate(parts.table, eval_settings(config), config.seed)
 
 
