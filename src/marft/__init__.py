@@ -41,11 +41,10 @@ def train(
         if run is None or settings or agents:
             raise MarftError("resume=True takes run=DIR (and workflow), and the rest from that run's config")
         return resume_run(Path(run), [], workflow=workflow)
+    if workflow is not None:  # before merging: another workflow drops the old one's settings
+        settings["team"] = {**settings.get("team", {}), "workflow": check_workflow(workflow, "workflow")}
     data = merge_settings(read_source(source), settings)
     if agents is not None:
         data["team"] = {**data.get("team", {}), "agents": agents}
-    if workflow is not None:
-        name = check_workflow(workflow, "workflow")
-        data["team"] = {**data.get("team", {}), "workflow": name}
     config = parse(data)
     return start_run(config, Path(run) if run else next_path(source), workflow)

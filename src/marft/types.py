@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
+MAX_TURNS = 256  # of one episode; a workflow that goes on past it is cut off
 Ended = Literal["terminated", "cut_off", "failed"]
 Finish = Literal["stop", "length"]
 

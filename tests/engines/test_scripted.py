@@ -119,3 +119,9 @@ def test_a_script_that_is_not_there_is_one_line(module: str, name: str) -> None:
 def test_a_script_is_a_function(module: str) -> None:
     with pytest.raises(MarftError, match=r"^agents' script: 'my_scripts:number' is not a function; write `def "):
         find_script(f"{module}:number")
+
+
+def test_a_team_mates_words_have_no_ids() -> None:
+    request = Request(adapter=None, prompt_ids=(), sampling=Sampling(max_tokens=99), seed=0)
+    said = asyncio.run(ScriptedEngine(lambda request: "héllo", ids=False).generate(request))
+    assert (said.text, said.token_ids, said.logprobs, said.finish) == ("héllo", (), (), "stop")

@@ -322,6 +322,14 @@ def test_a_cut_off_episode_is_judged_by_the_critic_of_whoever_is_next(before: st
     assert last[1].content == "Task x.\n\nthe board\n\nplanner: say 0\n\nsolver: say 1\n\njudge: say 2"
 
 
+def test_what_a_cut_off_episode_has_not_earned_yet_is_the_critics_to_say() -> None:
+    cut = replace(episode("x", ["planner", "solver"]), ended="cut_off", cut_before="planner")
+    cut = replace(cut, reward=Reward(team=7.0, turns={0: 2.0}))
+    judged = batch_of([cut], [member(name, critic="critic", encode=Encodes()) for name in ("planner", "solver")])
+    assert judged.reward_K.tolist() == [0.0, 0.0]
+    assert batch_of([cut], [member("planner"), member("solver")]).reward_K.tolist() == [0.0, 7.0]  # all there will be
+
+
 def test_without_a_critic_there_are_no_states() -> None:
     cut = replace(episode("x", ["planner"]), ended="cut_off", cut_before="solver")
     found = batch_of([cut])

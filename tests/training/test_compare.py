@@ -79,6 +79,12 @@ def test_the_single_agent_of_another_workflow() -> None:
     assert (found.workflow, found.settings, found.anonymous, list(found.agents)) == ("sequential", {}, True, ["judge"])
 
 
+def test_the_single_agent_has_as_many_rounds_as_the_team() -> None:
+    found = single_config(load_config("rounds"), "").team
+    assert (found.workflow, found.settings) == ("rounds", {"rounds": 3})
+    assert vote_config(single_config(load_config("rounds"), ""), 5).team.settings == {"votes": 5}
+
+
 def test_a_frozen_agent() -> None:
     config = load_config(
         "trio", ["team.agents.planner.lr=0.5", "team.agents.planner.rank=2", "team.agents.planner.adapter=mind",
@@ -137,6 +143,8 @@ def test_who_is_frozen_and_what_the_single_agent_is_told_by_default() -> None:
     assert question.single == question.config.team.agents["reflector"].prompt
     assert asked("team.agents.planner.trainable=false").frozen == ()
     assert asked(single="").single == ""
+    assert asked("team.agents.solver.adapter=planner").frozen == ()
+    assert asked("team.agents.solver.adapter=planner", recipe="trio").frozen == ("verifier",)
 
 
 @pytest.mark.parametrize("recipe", ["dag", "debate", "octet", "orchestrated", "quartet", "rounds", "trio", "vote"])
@@ -157,6 +165,11 @@ def test_every_recipe_can_be_compared(recipe: str) -> None:
             ["trio", "--frozen", "planner", "team.agents.planner.trainable=false"],
             "--frozen planner: it does not learn anyway; those who do are solver, verifier",
         ),
+        (
+            ["--frozen", "planner", "team.agents.solver.adapter=planner"],
+            "--frozen planner: others learn its adapter; freeze one who has an adapter of its own",
+        ),
+        (["eval.temperature=0"], "eval.temperature is 0: all votes would be the same answer; leave it out to compare"),
         (
             ["--frozen", "planner", "team.agents.solver.trainable=false"],
             "--frozen planner: nobody else on the team learns; drop it",

@@ -97,7 +97,7 @@ def assert_same_gradient(one: Learner, other: Learner, name: str) -> None:
 @pytest.mark.parametrize("clip", [0.5, 0.05])
 def test_the_second_agent_s_advantages_are_multiplied_by_how_the_first_moved(clip: float) -> None:
     _, learner, batch = prepare(factor_clip=clip)
-    found = update(learner, lesson_of(learner, batch), one_by_one("planner", "solver")).statistics
+    found = update(learner, lesson_of(learner, batch), one_by_one("planner", "solver"))
 
     team, by_hand, batch = prepare()
     lesson = lesson_of(by_hand, batch)
@@ -115,14 +115,13 @@ def test_the_second_agent_s_advantages_are_multiplied_by_how_the_first_moved(cli
         update(plain, lesson_of(plain, batch), one_by_one(name))
     with pytest.raises(AssertionError, match="not close"):  # the factor is no trifle
         assert_same_gradient(learner, plain, "solver")
-    assert found["factor"]["mean"] == pytest.approx(float(factor_E.mean()), rel=1e-4)
-    assert found["factor"]["std"] == pytest.approx(float(factor_E.std(correction=0)), rel=1e-3)
+    torch.testing.assert_close(found.factor_E, factor_E, rtol=1e-4, atol=0)
 
 
 def test_a_third_agent_learns_against_the_first_two() -> None:
     """M³ = M² · ρ₂, and the figure is what the last agent learnt with."""
     _, learner, batch = prepare(TRIO, factor_clip=0.1)
-    found = update(learner, lesson_of(learner, batch), one_by_one(*TRIO)).statistics
+    found = update(learner, lesson_of(learner, batch), one_by_one(*TRIO))
     team, by_hand, batch = prepare(TRIO)
     lesson = lesson_of(by_hand, batch)
     factor_E = torch.ones(6)
@@ -131,7 +130,7 @@ def test_a_third_agent_learns_against_the_first_two() -> None:
         assert_same_gradient(learner, by_hand, name)
         if name != TRIO[-1]:
             factor_E = factor_E * moved(team, batch, name, 0.1)
-    assert found["factor"]["mean"] == pytest.approx(float(factor_E.mean()), rel=1e-4)
+    torch.testing.assert_close(found.factor_E, factor_E, rtol=1e-4, atol=0)
 
 
 def test_a_fork_is_moved_by_what_it_shares_with_its_trunk() -> None:
@@ -142,10 +141,10 @@ def test_a_fork_is_moved_by_what_it_shares_with_its_trunk() -> None:
     fork = replace(episode(members, [SCRIPTS[0][0][0], ("solver", "Answer: 9")], 0.0), sample=1, trunk=0, forked_at=1)
     batch = make_batch(members, [trunk, replace(other, sample=2), fork])
     assert [turn.agent for turn in batch.turns] == ["planner", "solver", "planner", "solver", "solver"]
-    found = update(learner, lesson_of(learner, batch), one_by_one("planner", "solver")).statistics
+    found = update(learner, lesson_of(learner, batch), one_by_one("planner", "solver"))
     factor_E = moved(team, batch, "planner", 0.5)
     assert factor_E[0] == factor_E[2] != 1
-    assert found["factor"]["mean"] == pytest.approx(float(factor_E.mean()), rel=1e-4)
+    torch.testing.assert_close(found.factor_E, factor_E, rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize("order", [DUO, DUO[::-1]])
@@ -164,10 +163,10 @@ def test_critics_learn_once_however_many_steps_there_are() -> None:
         members = seat(team)
         learner = make_learner(members, TOKEN, epochs=2, minibatches=3)
         batch = make_batch(members, episodes(members))
-        found = update(learner, lesson_of(learner, batch), steps).statistics
+        found = update(learner, lesson_of(learner, batch), steps)
         assert {int(state["step"]) for state in learner.optimizers["critic"].state.values()} == {6}
-        assert [found[name]["steps"] for name in DUO] == [6, 6]
-        assert ("factor" in found) == (len(steps) == 2)
+        assert [found.statistics[name]["steps"] for name in DUO] == [6, 6]
+        assert (found.factor_E is not None) == (len(steps) == 2)
         teams.append(team)
     one, two = (snapshot(team, "critic") for team in teams)
     assert all(torch.allclose(one[key], two[key], atol=1e-5) for key in one)

@@ -11,7 +11,7 @@ import torch
 from marft.algorithms.credit import equal
 from marft.algorithms.experience import Estimate
 from marft.training.batch import build_batch
-from marft.training.lesson import Lesson
+from marft.training.lesson import Lesson, Update
 from marft.training.records import Play, episode_rows, failed_rows, iteration_row
 from marft.training.roster import Member
 from marft.types import Completion, Episode, Reward, Task, Turn
@@ -62,6 +62,7 @@ def play(
     learning: str = "",
     version: int = 0,
     statistics: Mapping[str, Mapping[str, float]] | None = None,
+    factors: Sequence[float] | None = None,
     values: Sequence[float] | None = None,
     returns: Sequence[float] | None = None,
     advantages: Sequence[float] | None = None,
@@ -77,9 +78,8 @@ def play(
         reference_N=None,
         kl_weight_A=torch.zeros(len(team)),
     )
-    return Play(
-        episodes=episodes, lesson=lesson, statistics=statistics or {}, learning=frozenset(learning), version=version
-    )
+    update = Update(statistics=statistics or {}, factor_E=None if factors is None else torch.tensor(factors), tokens=0)
+    return Play(episodes=episodes, lesson=lesson, update=update, learning=frozenset(learning), version=version)
 
 
 # --- the team ---------------------------------------------------------------------------------------------------------
@@ -110,8 +110,8 @@ def test_counts_add_up_over_the_episodes_that_were_played() -> None:
 
 
 def test_the_factor_between_agents_is_written_down() -> None:
-    one = play([episode("a")], members("a"), statistics={"factor": {"mean": 1.1, "std": 0.2}})
-    assert iteration_row([one])["factor"] == {"mean": 1.1, "std": 0.2}
+    one = play([episode("a"), episode("a")], members("a"), factors=[1.5, 0.5])
+    assert iteration_row([one])["factor"] == {"mean": 1.0, "std": 0.5}
 
 
 # --- agents -----------------------------------------------------------------------------------------------------------

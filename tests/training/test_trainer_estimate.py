@@ -113,7 +113,7 @@ def test_a_kl_weight_follows_its_own_agent_s_kl(make: Callable[..., Trainer]) ->
     trainer = make(algorithm={"name": "grpo", "kl": kl}, schedule="alternate")
     [steps] = trainer.plays()
     done = trainer.play_and_learn(0, steps)
-    measured = done.statistics["ann"]["reference_kl"]
+    measured = done.update.statistics["ann"]["reference_kl"]
     by = max(-0.2, min(0.2, measured / 0.2 - 1))
     assert trainer.position.kl_weights == pytest.approx({"ann": 0.5 * (1 + 0.1 * by)})  # bob has learnt nothing yet
 

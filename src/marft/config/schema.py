@@ -170,7 +170,8 @@ class Config(Section):
         mode, adapters = self.schedule.mode, set(self.team.trained.values())
         if mode != "joint" and len(adapters) == 1:
             raise ValueError(f"schedule.mode: {mode} orders several adapters and only one is trained; use joint")
-        if (len(adapters) - 1) * (self.schedule.interval or 0) >= self.train.iterations:
+        learning = self.train.iterations - self.critic.warmup
+        if mode == "alternate" and (len(adapters) - 1) * (self.schedule.interval or 1) >= learning:
             raise ValueError(
                 f"schedule.interval: the last of {len(adapters)} adapters would never learn; lower it or raise "
                 "train.iterations"

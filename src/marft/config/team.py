@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from marft.config.section import Function, Name, Section, Text, check_function, nearest
-from marft.types import Sampling
+from marft.types import MAX_TURNS, Sampling
 
 Kind = Literal["trained", "frozen", "scripted", "remote"]
 
@@ -187,13 +187,14 @@ class TeamConfig(Section):
                         f"agents.{name}.sees: unknown agent {seen!r}{nearest(seen, names)}; the team is {', '.join(names)}"
                     )
         self._check_workflow(names)
+        self._check_turns(len(names))
         self._check_adapters()
         return self
 
     def _check_workflow(self, names: list[str]) -> None:
         sees = {name: agent.sees for name, agent in self.agents.items()}
         match self.workflow:
-            case "sequential":
+            case "sequential" | "rounds" if self.workflow == "sequential" or self.rounds == 1:
                 for i, name in enumerate(names):
                     if late := [seen for seen in sees[name] or () if seen not in names[:i]]:
                         raise ValueError(
@@ -212,6 +213,8 @@ class TeamConfig(Section):
                 self._check_two(names, "a judge")
                 if blind := [name for name in names if names[-1] in (sees[name] or ())]:
                     raise ValueError(f"agents.{blind[0]}.sees: {names[-1]!r} judges when all have spoken; drop it")
+                if self.rounds == 1 and (blind := [name for name in names[:-1] if sees[name]]):
+                    raise ValueError(f"agents.{blind[0]}.sees: in one round all debaters speak at once; drop sees")
             case "vote":
                 if seeing := [name for name in names if sees[name]]:
                     raise ValueError(f"agents.{seeing[0]}.sees: voters do not see one another; drop sees")
@@ -225,6 +228,15 @@ class TeamConfig(Section):
                     )
                 if self.anonymous:
                     raise ValueError("anonymous: an orchestrator calls agents by their names; drop it")
+
+    def _check_turns(self, count: int) -> None:
+        turns = {"debate": (self.rounds or 2) * (count - 1) + 1, "vote": (self.votes or 1) * count + 1}
+        turns["rounds"] = (self.rounds or 3) * count
+        if turns.get(self.workflow, count) > MAX_TURNS:
+            key = "votes" if self.workflow == "vote" else "rounds"
+            raise ValueError(
+                f"{key}: an episode would take {turns[self.workflow]} turns, and has at most {MAX_TURNS}; lower {key}"
+            )
 
     def _check_two(self, names: list[str], role: str) -> None:
         if len(names) < 2:

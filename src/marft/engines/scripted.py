@@ -14,10 +14,11 @@ END = 256  # after the 256 bytes
 
 
 class ScriptedEngine:
-    """Tokens are UTF-8 bytes. `script(request)` gives the reply, at once or awaited; every token has log-prob 0."""
+    """`script(request)` gives the reply, at once or awaited. Tokens, where they are asked for, are UTF-8 bytes, each with
+    log-prob 0; a team-mate's words have none, since no model of ours drew them."""
 
-    def __init__(self, script: Script) -> None:
-        self.script = script
+    def __init__(self, script: Script, *, ids: bool = True) -> None:
+        self.script, self.ids = script, ids
         self.version = 0
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
@@ -30,8 +31,8 @@ class ScriptedEngine:
         finish: Finish = "length" if cut is None and ids[-1] != END else "stop"
         return Completion(
             text=text if cut is None else cut,
-            token_ids=ids,
-            logprobs=(0.0,) * len(ids),
+            token_ids=ids if self.ids else (),
+            logprobs=(0.0,) * len(ids) if self.ids else (),
             finish=finish,
             version=self.version,
         )

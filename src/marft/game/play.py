@@ -18,9 +18,19 @@ from marft.game.endings import CutOff, GameOver, HostileError
 from marft.game.observation import observe
 from marft.game.workflows import Workflow
 from marft.game.world import Guarded, World
-from marft.types import Completion, Episode, MarftError, Message, Request, Reward, Sampling, SpeechError, Task, Turn
-
-MAX_TURNS = 256  # of one episode; a workflow that goes on past it is cut off
+from marft.types import (
+    MAX_TURNS,
+    Completion,
+    Episode,
+    MarftError,
+    Message,
+    Request,
+    Reward,
+    Sampling,
+    SpeechError,
+    Task,
+    Turn,
+)
 
 
 class Speaks(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -90,6 +90,7 @@ def build_batch(
     """Every turn is its own sample with the prompt it really saw. `by_branch` compares children of one state (tree
     credit) instead of an agent's same turn in all samples of a task."""
     index = {member.agent: i for i, member in enumerate(members)}
+    valued = any(member.critic is not None for member in members)
     adapters = {adapter: i for i, adapter in enumerate(dict.fromkeys(member.adapter for member in members))}
     kept: list[Turn] = []
     owner: list[int] = []
@@ -99,7 +100,7 @@ def build_batch(
     group: list[int] = []
     for e, episode in enumerate(episodes):
         learns = [turn.agent in index and turn.index >= episode.forked_at for turn in episode.turns]
-        folded = fold(credit(episode), learns)
+        folded = fold(credit(unearned(episode) if valued else episode), learns)
         for k in folded.turns:
             turn = episode.turns[k]
             kept.append(turn)
@@ -127,6 +128,11 @@ def build_batch(
         old_N=torch.tensor([logprob for turn in kept for logprob in turn.completion.logprobs]),
         temperature_K=torch.tensor([members[i].temperature for i in agent]),
     )
+
+
+def unearned(episode: Episode) -> Episode:
+    """An episode that was cut off has not earned its state's reward yet: the critic's V(s_K) stands for what is to come."""
+    return replace(episode, reward=replace(episode.reward, team=0.0)) if episode.cut_before is not None else episode
 
 
 def branch_of(episode: Episode, turn: Turn) -> tuple[str, str | int, int]:

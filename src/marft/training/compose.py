@@ -17,6 +17,8 @@ from marft.models.loading import load
 from marft.models.lora import AdapterSpec
 from marft.models.peft_format import CONFIG, read_scaling
 from marft.models.team import TeamModel
+from marft.runs.directory import RunDirectory
+from marft.runs.export import checkpoint_folder
 from marft.training.choose import make_algorithm
 from marft.training.learner import Learner, LearnerSettings
 from marft.training.roster import Member
@@ -129,11 +131,20 @@ def adapter_of(config: Config, name: str) -> str | None:
 
 
 def adapter_spec(config: Config, adapter: str, agent: AgentConfig, saved: Path | None) -> AdapterSpec:
-    if agent.init_from and agent.rank is None:  # its rank is that of the folder
-        folder = saved / "agents" / adapter if saved else Path(agent.init_from)
+    if agent.rank is None and (source := agent.init_from or (config.init_from if agent.kind == "frozen" else None)):
+        # its rank is the one it was saved with
+        folder = saved / "agents" / adapter if saved else Path(source) if agent.init_from else found_in(source, adapter)
         alpha, rank = read_scaling(folder / CONFIG)
         return AdapterSpec(name=adapter, rank=rank, alpha=alpha)
     return AdapterSpec(name=adapter, rank=agent.rank or config.lora.rank, alpha=config.lora.alpha)
+
+
+def found_in(source: str, adapter: str) -> Path:
+    """Where an adapter lies in a run, or in a folder of adapters."""
+    run, folder = RunDirectory(Path(source)), Path(source)
+    if run.exists():
+        folder = checkpoint_folder(run, None)
+    return folder / "agents" / adapter if (folder / "agents").is_dir() else folder / adapter
 
 
 def critic_of(config: Config, agent: str) -> str | None:
@@ -165,7 +176,7 @@ def seat_agent(config: Config, name: str, bases: Mapping[str, Base]) -> Agent:
 
 def voice_of(agent: AgentConfig, bases: Mapping[str, Base], model: str) -> Speaks:
     if agent.script is not None:
-        return ScriptedEngine(find_script(agent.script))
+        return ScriptedEngine(find_script(agent.script), ids=False)
     if remote := agent.remote:
         from marft.engines.openai import OpenAIEngine  # its HTTP library is loaded by those who need it
 

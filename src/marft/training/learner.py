@@ -77,7 +77,7 @@ class Learner:
         final_E = torch.zeros(len(batch.episodes))
         if batch.cut_states:
             work = [
-                Work(span=Span(adapter=c.critic, ids=c.ids, asked=1), team=self.homes[c.critic], turn=i)
+                readable(Work(span=Span(adapter=c.critic, ids=c.ids, asked=1), team=self.homes[c.critic], turn=i))
                 for i, c in enumerate(batch.cut_states.values())
             ]
             final_E[list(batch.cut_states)] = torch.cat(judge(work, self.settings.tokens))
@@ -115,10 +115,8 @@ class Learner:
                 stopped |= self._spent(batch, found)
             if number + 1 < len(steps):
                 factor_E = self._factor(batch, factor_E, step)
-        figures = statistics(batch, tally, norms)
-        if len(steps) > 1:
-            figures["factor"] = {"mean": float(factor_E.mean()), "std": float(factor_E.std(correction=0))}
-        return Update(statistics=figures, tokens=tally.tokens)
+        figures = statistics(batch, tally, norms, against_base=lesson.reference_N is not None)
+        return Update(statistics=figures, factor_E=factor_E if len(steps) > 1 else None, tokens=tally.tokens)
 
     def _minibatches(self, batch: Batch, generator: torch.Generator) -> Iterator[Tensor]:
         """The turns of each minibatch of every epoch; one without turns to learn from is left out."""
@@ -251,12 +249,7 @@ class Learner:
             span = action_span(member.critic, state, batch.turns[k].completion.token_ids)
         else:
             span = Span(adapter=member.critic, ids=state, asked=1)
-        if len(span.ids) > member.team.longest:
-            raise MarftError(
-                f"the critic's view of an episode has {len(span.ids)} tokens, the model reads {member.team.longest}; "
-                "lower max_tokens of the agents or use an algorithm without a critic"
-            )
-        return Work(span=span, team=member.team, turn=position)
+        return readable(Work(span=span, team=member.team, turn=position))
 
     def _present(self, batch: Batch, turns_J: Tensor, learning: Collection[str]) -> list[str]:
         """Who learns and has samples in this minibatch, and so a gradient."""
@@ -265,7 +258,18 @@ class Learner:
         return [name for name in self.optimizers if name in learning and name in present]
 
 
-def statistics(batch: Batch, tally: Tally, norms: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
+def readable(work: Work) -> Work:
+    if len(work.span.ids) > work.team.longest:
+        raise MarftError(
+            f"the critic's view of an episode has {len(work.span.ids)} tokens, the model reads {work.team.longest}; "
+            "lower max_tokens of the agents or use an algorithm without a critic"
+        )
+    return work
+
+
+def statistics(
+    batch: Batch, tally: Tally, norms: Mapping[str, Sequence[float]], *, against_base: bool
+) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for i, member in enumerate(batch.members):
         kl, clipped, entropy, reference_kl, tokens = tally.by_agent[i].tolist()
@@ -274,7 +278,7 @@ def statistics(batch: Batch, tally: Tally, norms: Mapping[str, Sequence[float]])
             "kl": kl / count,
             "clip_fraction": clipped / count,
             "entropy": entropy / count,
-            "reference_kl": reference_kl / count,
+            **({"reference_kl": reference_kl / count} if against_base and tokens else {}),
             "grad_norm": sum(seen) / len(seen) if seen else 0.0,
             "steps": len(seen),
         }

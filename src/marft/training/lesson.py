@@ -25,9 +25,11 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """What an update did: figures by agent and critic, and how many tokens went through the bases."""
+    """What an update did: figures by agent and critic, the episodes' factors after the last but one of several steps, and
+    how many tokens were trained on."""
 
     statistics: Mapping[str, Mapping[str, float]]
+    factor_E: Tensor | None
     tokens: int
 
 

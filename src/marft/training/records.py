@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from marft.algorithms.experience import returns_to_go
 from marft.models.attention import ragged
 from marft.training.batch import Batch
-from marft.training.lesson import Lesson
+from marft.training.lesson import Lesson, Update
 from marft.types import Episode
 
 
@@ -23,7 +23,7 @@ class Play:
 
     episodes: Sequence[Episode]
     lesson: Lesson
-    statistics: Mapping[str, Mapping[str, float]]
+    update: Update
     learning: frozenset[str]  # adapters
     version: int  # of the policy that the update began with
 
@@ -49,8 +49,8 @@ def iteration_row(plays: Sequence[Play]) -> dict[str, Any]:
                 found.pop("learnt", None)
                 row["agents"][agent] = found
         row["critics"] |= critic_figures(play)
-        if "factor" in play.statistics:
-            row["factor"] = dict(play.statistics["factor"])
+        if (factor_E := play.update.factor_E) is not None:
+            row["factor"] = {"mean": float(factor_E.mean()), "std": float(factor_E.std(correction=0))}
     return {key: value for key, value in row.items() if value != {}}
 
 
@@ -69,7 +69,7 @@ def agent_figures(play: Play) -> dict[str, dict[str, Any]]:
             "length": float(batch.length_K[own].float().mean()),
             "staleness": sum(play.version - turn.completion.version for turn in turns) / len(turns),
             "learnt": member.adapter in play.learning,
-            **play.statistics.get(member.agent, {}),
+            **play.update.statistics.get(member.agent, {}),
         }
     return found
 
@@ -78,7 +78,7 @@ def critic_figures(play: Play) -> dict[str, dict[str, float]]:
     """Each critic's loss, and the share of the returns' variance that its values explained before the update."""
     lesson, batch = play.lesson, play.lesson.batch
     critics = {member.critic for member in batch.members if member.critic is not None}
-    found = {critic: dict(play.statistics[critic]) for critic in sorted(critics & play.statistics.keys())}
+    found = {critic: dict(play.update.statistics[critic]) for critic in sorted(critics & play.update.statistics.keys())}
     if lesson.values is not None and lesson.estimate.returns is not None:
         judged_K = [batch.members[i].critic for i in batch.agent_K.tolist()]
         judged = judged_K if len(lesson.values) == len(judged_K) else [judged_K[k] for k in ragged(batch.length_K)[0]]

@@ -114,7 +114,7 @@ class Trainer:
         )
         self.parts.policy_version(version + 1)
         learning = frozenset[str]().union(*steps)
-        return Play(episodes=episodes, lesson=lesson, statistics=done.statistics, learning=learning, version=version)
+        return Play(episodes=episodes, lesson=lesson, update=done, learning=learning, version=version)
 
     def plays(self) -> tuple[Steps, ...]:
         """This iteration's plays and steps; while critics warm up, nobody else learns."""
@@ -171,10 +171,9 @@ class Trainer:
         if kl.target is None:
             return weights
         for member in self.parts.learner.members:
-            figures = done.statistics[member.agent]
-            if figures["steps"]:
-                weight = weights.get(member.agent, kl.weight)
-                weights[member.agent] = adapted_kl_weight(weight, figures["reference_kl"], kl.target)
+            found = done.statistics[member.agent].get("reference_kl")
+            if found is not None:
+                weights[member.agent] = adapted_kl_weight(weights.get(member.agent, kl.weight), found, kl.target)
         return weights
 
     def lr_factor(self) -> float:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from marft.config import Config, parse
 from marft.config.section import nearest
 from marft.runs.comparison import Question
-from marft.types import MarftError
+from marft.types import MAX_TURNS, MarftError
 
 FEWEST = 3  # votes: two have no majority
-MOST = 255  # an episode has at most 256 turns, and the last tells the result
+MOST = MAX_TURNS - 1  # the last turn tells the result
 
 
 def ask(config: Config, *, seeds: int, single: str | None, frozen: Sequence[str]) -> Question:
@@ -21,6 +22,8 @@ def ask(config: Config, *, seeds: int, single: str | None, frozen: Sequence[str]
         raise MarftError(f"--seeds {seeds}: give 1 or more; an interval over seeds needs 2")
     if not config.eval.tasks:
         raise MarftError("eval.tasks is 0: say how many held-out tasks to compare on, as in eval.tasks=512")
+    if config.eval.temperature == 0:
+        raise MarftError("eval.temperature is 0: all votes would be the same answer; leave it out to compare")
     if not config.team.trained:
         raise MarftError("no agent of this team learns, so there is nothing to compare; make one trainable")
     if single is not None and config.team.anonymous:
@@ -37,8 +40,10 @@ def ask(config: Config, *, seeds: int, single: str | None, frozen: Sequence[str]
 
 
 def chosen(config: Config, frozen: Sequence[str]) -> tuple[str, ...]:
-    """Who is frozen: those who are named, else the first who learns; nobody where only one does."""
+    """Who is frozen: those who are named, else the first who can be. Whoever shares an adapter cannot: it learns on."""
     learns, team = list(config.team.trained), list(config.team.agents)
+    adapters = Counter(config.team.trained.values())
+    alone = [name for name, adapter in config.team.trained.items() if adapters[adapter] == 1]
     for name in frozen:
         if name not in team:
             raise MarftError(f"--frozen {name}: unknown agent{nearest(name, team)}; the team is {', '.join(team)}")
@@ -46,7 +51,9 @@ def chosen(config: Config, frozen: Sequence[str]) -> tuple[str, ...]:
             raise MarftError(f"--frozen {name}: it does not learn anyway; those who do are {', '.join(learns)}")
         if len(learns) == 1:
             raise MarftError(f"--frozen {name}: nobody else on the team learns; drop it")
-    return tuple(dict.fromkeys(frozen)) or tuple(learns[:1] if len(learns) > 1 else ())
+        if name not in alone:
+            raise MarftError(f"--frozen {name}: others learn its adapter; freeze one who has an adapter of its own")
+    return tuple(dict.fromkeys(frozen)) or tuple(alone[:1] if len(learns) > 1 else ())
 
 
 def last_trained(config: Config) -> str:
@@ -70,11 +77,12 @@ def config_of(question: Question, name: str, *, seed: int, budget: int) -> Confi
 
 
 def single_config(config: Config, prompt: str) -> Config:
-    """The last agent that learns, alone, told `prompt`, with room for everybody's tokens."""
+    """The last agent that learns, alone, told `prompt`, with room for everybody's tokens, and with the team's rounds."""
     name = last_trained(config)
     agent = config.team.agents[name].model_dump(mode="json")
     agent |= {"prompt": prompt, "sees": [], "max_tokens": sum(a.max_tokens for a in config.team.agents.values())}
-    team = {"workflow": "sequential", "anonymous": config.team.anonymous, "agents": {name: agent}}
+    rounds = {"workflow": "rounds", "rounds": config.team.rounds} if config.team.workflow == "rounds" else {}
+    team = {"workflow": "sequential", **rounds, "anonymous": config.team.anonymous, "agents": {name: agent}}
     return changed(config, team=team, schedule={"mode": "joint"})
 
 
@@ -94,7 +102,7 @@ def votes_for(team_tokens: float, answer_tokens: float) -> int:
 def vote_config(single: Config, votes: int) -> Config:
     """The same agent, asked several times; the majority counts."""
     team = single.team.model_dump(mode="json")
-    return changed(single, team={**team, "workflow": "vote", "votes": votes})
+    return changed(single, team={**team, "workflow": "vote", "rounds": None, "votes": votes})
 
 
 def with_budget(config: Config, budget: int) -> Config:
