@@ -38,16 +38,16 @@ FALL = 0.05  # a return lower by less is no fall
 SCHEDULES: Mapping[str, dict[str, Any]] = {
     "joint": {"mode": "joint"},
     "sequential": {"mode": "sequential"},
-    "sequential, clip 0.9": {"mode": "sequential", "clip": 0.9},
+    "sequential, clip 0.2": {"mode": "sequential", "clip": 0.2},
     "resample": {"mode": "resample"},
     "alternate": {"mode": "alternate"},
 }
 NOTE = (
     f"{ITERATIONS} iterations of 64 plays (`resample`: of twice as many). A fall is an iteration after which the return is lower "
-    f"by more than {FALL}. `sequential` has its default clip of 0.2 on the factor between agents. Made by "
+    f"by more than {FALL}. `sequential` has its default clip of 0.9 on the factor between agents. Made by "
     "`benchmarks/coordination.py`."
 )
-COLOURS = ("#d1495b", "#8fb8de", "#1b6ca8", "#3a7d44", "#999999")
+COLOURS = ("#d1495b", "#1b6ca8", "#8fb8de", "#3a7d44", "#999999")
 
 
 def train(model: Path, run: Path, schedule: str, lr: float, seed: int) -> dict[str, Any]:

@@ -301,4 +301,4 @@ def test_everything_that_the_learner_may_be_told_comes_from_the_config() -> None
     assert (found.entropy, found.kl_estimator, found.kl_budget, found.factor_clip) == (0.25, "k2", 0.125, 0.375)
     assert (found.value_clip, found.value_loss, found.lr) == (0.75, "huber", {})
     assert (found.weight_decay, found.grad_clip, found.epochs, found.minibatches, found.tokens) == (3.0, 4.0, 5, 6, 700)
-    assert learner_settings(config_of(), []).factor_clip == 0.2
+    assert learner_settings(config_of(), []).factor_clip == 0.9

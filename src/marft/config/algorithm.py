@@ -202,7 +202,7 @@ class ScheduleConfig(Section):
 
     mode: Literal["joint", "alternate", "sequential", "resample"] = "joint"
     interval: Annotated[int, Field(ge=1)] | None = None  # iterations of each agent under `alternate`; None: 1
-    clip: Annotated[float, Field(gt=0, lt=1)] | None = None  # of the factor under `sequential`; None: 0.2
+    clip: Annotated[float, Field(gt=0, lt=1)] | None = None  # of the factor under `sequential`; None: 0.9
 
     @model_validator(mode="after")
     def check(self) -> ScheduleConfig:
