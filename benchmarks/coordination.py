@@ -134,7 +134,8 @@ def plot(runs: Sequence[Mapping[str, Any]], lrs: Sequence[float], path: Path) ->
         for schedule, colour in zip(SCHEDULES, COLOURS, strict=True):
             curves = [run["curve"] for run in chosen(runs, schedule, lr)]
             mean = [statistics.mean(column) for column in zip(*curves, strict=True)]
-            axes.plot(range(len(mean)), mean, color=colour, label=schedule, lw=2)
+            line = "--" if schedule == "joint" else "-"  # it hides under the others
+            axes.plot(range(len(mean)), mean, line, color=colour, label=schedule, lw=2, zorder=3 if line == "--" else 2)
         axes.set(xlabel="iteration", title=f"lr {lr}", ylim=(-2.1, 1.1))
         axes.grid(alpha=0.3)
         for side in ("top", "right"):

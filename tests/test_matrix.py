@@ -123,6 +123,15 @@ def test_every_combination_is_refused_or_trains(workflow: str, credit: str, algo
             raise AssertionError(f"{workflow}, {credit}, {algorithm}, {critic}, {schedule}: {error}") from error
 
 
+@pytest.mark.parametrize("workflow", [*WORKFLOWS, OWN])
+def test_the_untrained_base_as_a_baseline_trains(workflow: str) -> None:
+    credit = {"name": "difference", "baseline": "base"}
+    model = str(model_folder())
+    check_trains(
+        {**SMALL, "model": model, "team": team(workflow), "credit": credit, "algorithm": "grpo"}, "none", "joint"
+    )
+
+
 def check_refused(settings: dict[str, Any], algorithm: str) -> None:
     with pytest.raises(marft.MarftError) as caught:
         parse(settings)
