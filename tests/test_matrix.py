@@ -24,10 +24,10 @@ CRITICS = ("shared", "per_agent", "none")
 SCHEDULES = ("joint", "alternate", "sequential", "resample")
 OWN = "test_matrix:own"
 WITH_CRITIC = {"marft-token", "marft-action"}
-LORA = {"rank": 2, "targets": ["v_proj", "down_proj"]}
+TARGETS = ("v_proj", "down_proj")
 SMALL = {
     "env": "test_matrix:Noise",
-    "lora": LORA,
+    "lora": {"rank": 2, "targets": TARGETS},
     "train": {"iterations": 2, "tasks": 3, "samples": 4, "minibatches": 1},  # two iterations: alternate trains both
     "engine": {"slots": 64},
     "eval": {"tasks": 0},
@@ -91,7 +91,7 @@ def team(workflow: str) -> dict[str, Any]:
 @cache
 def frozen_adapter() -> Path:
     folder = Path(FOLDER.name) / "cat"
-    made = team_of({"cat": 3}, targets=LORA["targets"], loaded=load_again(str(model_folder()), "cpu", "auto"), std=0.5)
+    made = team_of({"cat": 3}, targets=TARGETS, loaded=load_again(str(model_folder()), "cpu", "auto"), std=0.5)
     save_adapter(made, "cat", folder)
     return folder
 

@@ -157,12 +157,13 @@ async def deal(match: Match, config: Config, task: Task, seed: str = "seed") -> 
     samples = config.train.samples
     based = config.credit.name == "difference" and config.credit.baseline == "base"
     cuts: dict[int, list[float]] = {}  # by the seed of a turn
-    for sample, (turn, table) in product(range(samples), enumerate((match.ann, match.bob))):
-        own = sorted({0.0, 1.0, *table.values()})
+    for sample, (turn, chances) in product(range(samples), enumerate((match.ann, match.bob))):
+        own = sorted({0.0, 1.0, *chances.values()})
         cuts[seed_of(f"{seed}/{task.id}/{sample}", turn)] = own
         if based:
             cuts[seed_of(f"{seed}/base/{task.id}/{sample}", turn)] = sorted({*own, match.base})
-    table = seat(config, match, luck := {})
+    luck: dict[int, float] = {}
+    table = seat(config, match, luck)
     members = [
         Member(agent=name, adapter=name, critic=None, team=cast(Any, None), encode=lambda _: (), temperature=1.0)
         for name in config.team.agents

@@ -46,16 +46,16 @@ def rows_of(chosen: Settings) -> list[dict[str, Any]]:
 
 
 def final_reward(chosen: Settings) -> float:
-    rows = rows_of(chosen)
-    assert rows[0]["reward"] < 0.5
-    return sum(row["reward"] for row in rows[-LAST:]) / LAST
+    rewards = [float(row["reward"]) for row in rows_of(chosen)]
+    assert rewards[0] < 0.5
+    return sum(rewards[-LAST:]) / LAST
 
 
 # --- every algorithm, schedule and critic on a matrix game in two steps -----------------------------------------------
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_finds_the_best_pair(algorithm: str) -> None:
     # rae's first baseline is 0: until it has risen, whatever earns something is reinforced
-    chosen = {"optimizer": {"lr": 0.01}, "train": {"iterations": 30}} if algorithm == "rae" else {}
+    chosen: dict[str, Any] = {"optimizer": {"lr": 0.01}, "train": {"iterations": 30}} if algorithm == "rae" else {}
     assert final_reward(settings("Follow", algorithm=algorithm, **chosen)) > 0.93
 
 
@@ -88,7 +88,9 @@ def test_a_critic_for_each_agent_finds_the_best_pair(algorithm: str) -> None:
 )
 def test_every_credit_finds_each_agents_word(credit: Settings, algorithm: str) -> None:
     # half of a tree hangs on its trunk's first word, so there are several
-    several = {"env": {"tasks": 4}, "train": {"tasks": 4, "samples": 8}} if credit["name"] == "tree" else {}
+    several: dict[str, Any] = (
+        {"env": {"tasks": 4}, "train": {"tasks": 4, "samples": 8}} if credit["name"] == "tree" else {}
+    )
     assert final_reward(settings("Own", algorithm=algorithm, credit=credit, **several)) > 0.93
 
 

@@ -44,9 +44,9 @@ def iteration_row(plays: Sequence[Play]) -> dict[str, Any]:
         row["counts"] = dict(sorted(counts.items()))
     row["agents"], row["critics"] = {}, {}
     for play in plays:
+        learnt = {member.agent for member in play.lesson.batch.members if member.adapter in play.learning}
         for agent, found in agent_figures(play).items():
-            if agent not in row["agents"] or found.pop("learnt"):
-                found.pop("learnt", None)
+            if agent in learnt or agent not in row["agents"]:
                 row["agents"][agent] = found
         row["critics"] |= critic_figures(play)
         if (factor_E := play.update.factor_E) is not None:
@@ -68,7 +68,6 @@ def agent_figures(play: Play) -> dict[str, dict[str, Any]]:
             "advantage_std": float(play.lesson.estimate.advantages_N[own[turn_N]].std(correction=0)),
             "length": float(batch.length_K[own].float().mean()),
             "staleness": sum(play.version - turn.completion.version for turn in turns) / len(turns),
-            "learnt": member.adapter in play.learning,
             **play.update.statistics.get(member.agent, {}),
         }
     return found
