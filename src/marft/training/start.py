@@ -51,12 +51,19 @@ def resume_run(
     run = RunDirectory.open(path)
     config = config_of(run, overrides)
     run.check_same(config)
-    kept = Checkpoints(path / "checkpoints", config.checkpoint.keep)
-    newest = kept.newest_valid(lambda line: None, None)  # its warnings come when it is read
-    parts = assemble(config, workflow, None if newest is None else kept.path(newest))
+    parts = assemble(config, workflow, saved_adapters(run, config))
     check_base(run, parts)
     require_space(path, room(config, parts))
     return go(config, parts, run, resume=True, at=at)
+
+
+def saved_adapters(run: RunDirectory, config: Config) -> Path | None:
+    """A checkpoint that tells the ranks of adapters which agents brought along; nobody did: no file is read for it."""
+    if not config.init_from and not any(agent.init_from for agent in config.team.agents.values()):
+        return None
+    kept = Checkpoints(run.path / "checkpoints", config.checkpoint.keep)
+    newest = kept.newest_valid(lambda line: None, None)  # its warnings come when the run goes on from it
+    return None if newest is None else kept.path(newest)
 
 
 def go(
