@@ -1,6 +1,6 @@
-"""Does a team learn, with every algorithm, or in every workflow, and seed? Trains them all, writes the table and the plot.
+"""Does a team learn: with every algorithm, in every workflow, on other tasks? Trains them all, writes the table and the plot.
 
-    python benchmarks/learning.py [algorithms | teams] [--out docs/results] [--seeds 0 1 2] [--threads N] [--jobs N] [key=value …]
+    python benchmarks/learning.py [algorithms | teams | reasoning] [--out docs/results] [--seeds 0 1 2] [--threads N] [--jobs N] [key=value …]
 
 Prints JSON. Every number comes from a file that a run wrote.
 """
@@ -35,6 +35,16 @@ class Study:
 
 ALGORITHMS = ("marft-token", "marft-action", "grpo", "dr_grpo", "rloo", "gspo", "reinforce++", "rae")
 TEAMS = ("trio", "quartet", "octet", "dag", "debate", "vote", "orchestrated", "rounds")
+PUZZLES = {  # of reasoning-gym, as easy as a model of 0.84M parameters needs them
+    "gcd": "{min_numbers: 2, max_numbers: 2, min_value: 2, max_value: 20}",
+    "lcm": "{min_numbers: 2, max_numbers: 2, min_value: 1, max_value: 12}",
+    "count_bits": "{min_n: 1, max_n: 500}",
+    "count_primes": "{min_n: 1, max_n: 50}",
+    "chain_sum": "{min_terms: 2, max_terms: 2, min_digits: 1, max_digits: 1}",
+    "basic_arithmetic": "{min_terms: 2, max_terms: 2, min_digits: 1, max_digits: 1}",
+    "leg_counting": "{min_animals: 1, max_animals: 2, min_instances: 1, max_instances: 3}",
+    "letter_counting": "{min_words: 2, max_words: 4}",
+}
 STUDIES = {
     "algorithms": Study(
         column="algorithm",
@@ -45,6 +55,24 @@ STUDIES = {
         column="team",
         title="teams on the embedded nano model",
         entries={"duo": ["duo", "algorithm=grpo"], **{name: [name] for name in TEAMS}},
+    ),
+    "reasoning": Study(
+        column="task",
+        title="planner → solver on reasoning-gym, the embedded nano model",
+        entries={
+            name: [
+                "duo",
+                "env=reasoning",
+                f"env.task={{{name}: {settings}}}",
+                "env.instruction='End with \"Answer: N\".'",
+                "algorithm=grpo",
+                "train.iterations=40",
+                "train.tasks=32",
+                "train.samples=8",
+                "eval.tasks=200",
+            ]
+            for name, settings in PUZZLES.items()
+        },
     ),
 }
 
@@ -118,7 +146,7 @@ def plot(study: Study, runs: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", metavar="algorithms | teams | key=value")
+    parser.add_argument("words", nargs="*", metavar="algorithms | teams | reasoning | key=value")
     parser.add_argument("--only", nargs="+", help="these entries alone")
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

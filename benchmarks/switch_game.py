@@ -23,6 +23,8 @@ PAYOFF = ((0.0, 1.0), (1.0, -2.0))
 class Switch(marft.Environment[tuple[int, ...]]):
     """0 if both stay, 1 if one says "switch", −2 if both do."""
 
+    light = True
+
     def tasks(self, split: Split) -> Sequence[marft.Task]:
         return [marft.Task(id=f"{split}/{i}", prompt="") for i in range(128 if split == "test" else 1)]
 

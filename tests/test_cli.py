@@ -27,12 +27,14 @@ from marft.version import __version__
 
 Fails = Callable[..., str]
 SURFACE = {
-    "train": {"words", "--run", "--resume", "--at"},
+    "train": {"words", "--run", "--resume", "--at", "--dry-run"},
     "compare": {"words", "--run", "--seeds", "--single", "--frozen", "--json"},
-    "eval": {"words", "--json"},
+    "eval": {"words", "--run", "--ablate", "--json"},
     "play": {"words", "--task", "--prompt", "--show-prompts"},
     "export": {"run", "folder", "--at"},
     "recipes": set(),
+    "check-env": {"env", "words", "--deadline"},
+    "new": {"what", "name", "folder"},
 }
 
 
@@ -51,7 +53,8 @@ def copy(trained: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Fails:
-    """The one line in which a command ends that exits with 2; by default in an empty working directory."""
+    """The one line in which a command ends that exits with 2, in an empty working directory. Above it there may be the
+    traceback of the user's own code."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
@@ -59,7 +62,8 @@ def fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     def run(*arguments: object) -> str:
         capsys.readouterr()
         assert main([str(argument) for argument in arguments]) == 2
-        [line] = capsys.readouterr().err.splitlines()
+        *trace, line = capsys.readouterr().err.splitlines()
+        assert not trace or trace[0].startswith("Traceback ")
         assert line.startswith("marft: ")
         return line.removeprefix("marft: ")
 
@@ -278,8 +282,9 @@ def test_in_a_process_of_its_own(tmp_path: Path) -> None:
         )
 
     done = marft("train", "duo", "--run", "r", *TINY, "env.name=toys:Breaks", "env.after=14", "train.iterations=9")
-    [line] = done.stderr.splitlines()
+    *trace, line = done.stderr.splitlines()
     assert done.returncode == 2
+    assert (trace[0][:9], trace[-2:]) == ("Traceback", ["paper", ""])  # where the user's own code failed
     assert line.startswith("marft: 6 of 6 episodes failed in iteration 3")  # 4 held-out, then 6 an iteration: 4 + 6 + 4
     assert "iteration    1/9" in done.stdout
     assert len(rows(tmp_path / "r" / "metrics.jsonl")) == 2
@@ -296,30 +301,36 @@ def test_another_base_model_is_refused(fails: Fails, copy: Path) -> None:
 
 
 def test_a_folder_does_not_hide_a_recipe(fails: Fails) -> None:
-    Path("gsm8k").mkdir()
-    assert "holds no gsm8k_test.jsonl" in fails("eval", "gsm8k", "model=nano")
+    Path("gsm8k-duo-token").mkdir()
+    assert "none.jsonl is not there" in fails("eval", "gsm8k-duo-token", "model=nano", "env.test=none.jsonl")
     assert "there is no run and no config in runs/duo-9" in fails("eval", "runs/duo-9")
 
 
 def test_a_setting_an_environment_needs(fails: Fails) -> None:
-    assert fails("train", "env=gsm8k") == "env.path is missing; gsm8k needs it"
+    assert fails("train", "env=math") == "env.data is missing; math needs it"
 
 
 # --- eval, play, export -----------------------------------------------------------------------------------------------
 def evaluated(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, object]:
+    """What `marft eval` says of the one benchmark, without what only it knows."""
     capsys.readouterr()
     assert main(["eval", "--json", *map(str, arguments)]) == 0
-    row: dict[str, object] = json.loads(capsys.readouterr().out)
-    return row
+    row = json.loads(capsys.readouterr().out)
+    assert list(row.pop("benchmarks").values()) == [row]
+    ours = ("tasks", "reward", "failed", "tokens", "tokens_per_task", "accuracy", "accuracy_ci95")
+    return {key: row[key] for key in ours}
 
 
-def test_defect_13_eval_of_a_run_plays_its_trained_team(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_defect_13_eval_of_a_run_plays_its_trained_team(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The very figures of the summary; others once the adapters are changed; and an error where they are missing."""
+    monkeypatch.chdir(copy.parent)
     summary = json.loads((copy / "summary.json").read_text())
     after = {key: value for key, value in summary["after"].items() if key not in ("iteration", "settings")}
     assert evaluated(capsys, copy) == after
     assert main(["eval", str(copy)]) == 0
-    assert f"accuracy {after['accuracy']:.3f}" in capsys.readouterr().out
+    assert f"{after['accuracy']:.3f} [" in capsys.readouterr().out
 
     newest = copy / "checkpoints" / "000002"
     for agent in ("planner", "solver"):
@@ -338,25 +349,30 @@ def test_defect_13_eval_of_a_run_plays_its_trained_team(copy: Path, capsys: pyte
     assert "has no adapter for 'solver'" in line
 
 
-def test_eval_says_when_it_falls_back(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_says_when_it_falls_back(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(copy.parent)
     (copy / "checkpoints" / "000002" / "state.json").write_text("{}")
     assert main(["eval", str(copy), "--json"]) == 0
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("marft: warning: checkpoint")
+    assert capsys.readouterr().err.splitlines()[0].startswith("marft: warning: checkpoint")
     shutil.rmtree(copy / "checkpoints" / "000000")
     assert main(["eval", str(copy), "--json"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "has no whole checkpoint yet" in line
 
 
-def test_eval_takes_overrides(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_takes_overrides(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert evaluated(capsys, trained, "eval.tasks=2", "eval.temperature=0")["tasks"] == 2
     assert evaluated(capsys, *ECHO, "eval.tasks=3")["tasks"] == 3
 
 
 def test_play_shows_exactly_what_each_agent_saw(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config, parts = seat(str(trained), [])
-    task = parts.table.env.tasks("test")[3]
+    task = parts.table.host.tasks("test")[3]
     [episode] = asyncio.run(parts.table.episodes([Start(task=task, sample=0)], f"{config.seed}/play"))
     capsys.readouterr()
     assert main(["play", str(trained), "--task", "3", "--show-prompts"]) == 0

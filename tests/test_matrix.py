@@ -39,6 +39,8 @@ SMALL = {
 class Noise(marft.Environment[dict[int, int]]):
     """Whatever is said earns something, for the team and for each turn, and now and then it is enough."""
 
+    light = True
+
     def tasks(self, split: Split) -> list[marft.Task]:
         return [marft.Task(id=f"{split}/{word}", prompt=word) for word in ("0", "1", "red", "blue")]
 
@@ -57,7 +59,7 @@ class Noise(marft.Environment[dict[int, int]]):
 async def own(game: Game) -> None:
     """A user's workflow: parallel turns, a tool's words, an aside, a view for one turn, a note."""
     await game.act("bob", "cat")
-    game.say("tool", "2")
+    await game.say("tool", "2")
     await game.act("ann", aside=True, note="red")
     await game.act("ann", sees=["bob", "tool"])
 

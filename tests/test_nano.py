@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from marft.config import load_config
+from marft.game.lockstep import Lockstep
 from marft.models.loading import load
 from marft.models.registry import NANO
 from marft.training.compose import Assembly, assemble
@@ -69,7 +70,7 @@ def test_it_is_small() -> None:
 
 def test_the_untrained_duo_is_neither_helpless_nor_good(duo: Assembly) -> None:
     config = load_config("duo", ["eval.tasks=256"])
-    row = evaluate(duo.table, eval_settings(config), seed=0)
+    row = evaluate(duo.table, eval_settings(config), seed=0, lockstep=Lockstep())
     assert row["failed"] == 0
     assert 0.2 <= row["accuracy"] <= 0.5
 

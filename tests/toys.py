@@ -22,6 +22,8 @@ ECHO = (*TINY, "env.name=toys:Echo")
 class Echo(marft.Environment[str]):
     """Any text earns something, so that a few tokens are enough to have advantages."""
 
+    light = True
+
     def __init__(self, size: int = 5) -> None:
         self.size = size
 
@@ -60,9 +62,9 @@ class Breaks(Echo):
         self.count("reset")
         return super().reset(task)
 
-    def observe(self, state: str) -> str:
+    def observe(self, state: str, agent: str) -> str:
         self.count("observe")
-        return super().observe(state)
+        return super().observe(state, agent)
 
     def transition(self, state: str, turn: marft.Turn) -> str:
         self.count("transition")
@@ -97,8 +99,8 @@ class Returns(Echo):
     def reward(self, state: str) -> Any:
         return 1.0 if self.method == "reward" else super().reward(state)
 
-    def observe(self, state: str) -> Any:
-        return None if self.method == "observe" else super().observe(state)
+    def observe(self, state: str, agent: str) -> Any:
+        return None if self.method == "observe" else super().observe(state, agent)
 
 
 class NoTasks(Echo):

@@ -1,15 +1,14 @@
-"""The command line: `marft train | compare | eval | play | export | recipes`. Everything heavy is imported by the command that needs it."""
+"""The command line: `marft train | compare | eval | play | export | check-env | new | recipes`. Everything heavy is imported by the command that needs it."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from marft.threads import rest_soon
 from marft.types import MarftError
@@ -26,12 +25,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         result: int = arguments.command(arguments)
         return result
     except MarftError as error:
+        if error.trace:
+            print(error.trace, file=sys.stderr)
         print(f"marft: {' '.join(str(error).split())}", file=sys.stderr)  # it may quote a user's many lines
         return 2
     except KeyboardInterrupt:
         print(
-            "marft: interrupted; a run goes on from its last checkpoint with --resume --run DIR, a comparison with the "
-            "same command and --run DIR",
+            "marft: interrupted; a run goes on from its last checkpoint with --resume --run DIR, a comparison or an "
+            "evaluation with the same command and --run DIR",
             file=sys.stderr,
         )
         return 1
@@ -74,6 +75,9 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--run", type=Path, metavar="DIR", help="the run directory (default: runs/RECIPE-NUMBER)")
     train.add_argument("--resume", action="store_true", help="go on with the run in --run DIR")
     train.add_argument("--at", type=int, metavar="N", help="with --resume: go back to the checkpoint of iteration N")
+    train.add_argument(
+        "--dry-run", action="store_true", help="train nothing: resolve everything, and print the prompts of one episode"
+    )
     train.set_defaults(command=train_command)
 
     compare = commands.add_parser(
@@ -95,9 +99,15 @@ def parser() -> argparse.ArgumentParser:
     compare.add_argument("--json", action="store_true", help="print compare.json, and progress to stderr")
     compare.set_defaults(command=compare_command)
 
-    evaluate = commands.add_parser("eval", help="evaluate a run, or an untrained team, on held-out tasks")
+    evaluate = commands.add_parser("eval", help="evaluate a run, or an untrained team, on held-out tasks or benchmarks")
     evaluate.add_argument("words", nargs="*", metavar="RUN | CONFIG.yaml | RECIPE | key=value")
-    evaluate.add_argument("--json", action="store_true", help="print JSON")
+    evaluate.add_argument(
+        "--run", type=Path, metavar="DIR", help="its folder (default: runs/eval-NAME-NUMBER); if it exists, go on"
+    )
+    evaluate.add_argument(
+        "--ablate", action="store_true", help="also with each agent silent: who matters, and how much"
+    )
+    evaluate.add_argument("--json", action="store_true", help="print results.json, and progress to stderr")
     evaluate.set_defaults(command=eval_command)
 
     play = commands.add_parser("play", help="watch a team solve one task")
@@ -113,6 +123,20 @@ def parser() -> argparse.ArgumentParser:
     export.add_argument("--at", type=int, metavar="N", help="of the checkpoint of iteration N (default: the newest)")
     export.set_defaults(command=export_command)
 
+    check = commands.add_parser("check-env", help="does your own environment keep the contract?")
+    check.add_argument("env", metavar="MODULE:CLASS")
+    check.add_argument("words", nargs="*", metavar="key=value", help="its settings")
+    check.add_argument(
+        "--deadline", type=float, default=10.0, metavar="SECONDS", help="of each call of a method (default: 10)"
+    )
+    check.set_defaults(command=check_env_command)
+
+    new = commands.add_parser("new", help="begin something of your own: new env NAME")
+    new.add_argument("what", choices=["env"])
+    new.add_argument("name", metavar="NAME")
+    new.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="DIR", help="where (default: here)")
+    new.set_defaults(command=new_command)
+
     recipes = commands.add_parser("recipes", help="list the embedded recipes")
     recipes.set_defaults(command=recipes_command)
     return top
@@ -124,6 +148,14 @@ def train_command(arguments: argparse.Namespace) -> int:
     source, overrides = split_words(arguments.words)
     if arguments.at is not None and not arguments.resume:
         raise MarftError("--at goes with --resume: it names the checkpoint to go back to")
+    if arguments.dry_run:
+        if arguments.resume or arguments.run is not None:
+            raise MarftError("--dry-run writes nothing and begins at the beginning; drop --run and --resume")
+        config = load_config(source, overrides)
+        from marft.training.dry_run import dry_run
+
+        dry_run(config)
+        return 0
     if not arguments.resume:
         config = load_config(source, overrides)  # before the heavy imports: a typo is answered at once
         from marft.training.start import next_path, start_run
@@ -161,27 +193,18 @@ def compare_command(arguments: argparse.Namespace) -> int:
 
 
 def eval_command(arguments: argparse.Namespace) -> int:
-    from marft.training.evaluation import eval_settings, evaluate
-    from marft.training.start import seat
+    from marft.runs.evaluations import RESULTS
+    from marft.training.evaluation.measuring import measure
+    from marft.training.start import next_path, seat
 
-    config, parts = seat(*split_words(arguments.words))
-    if not config.eval.tasks:
-        raise MarftError("eval.tasks is 0: say how many held-out tasks to play, as in eval.tasks=512")
-    row = evaluate(parts.table, eval_settings(config), config.seed)
-    print(json.dumps(row) if arguments.json else describe(row))
+    source, overrides = split_words(arguments.words)
+    config, parts = seat(source, [*overrides, *(["eval.ablate=true"] if arguments.ablate else [])])
+    path = arguments.run or next_path(f"eval-{Path(source or 'duo').name}")
+    with parts.table.host, redirect_stdout(sys.stderr) if arguments.json else nullcontext():
+        measure(config, parts, path)
+    if arguments.json:
+        print((path / RESULTS).read_text(encoding="utf-8"), end="")
     return 0
-
-
-def describe(row: dict[str, Any]) -> str:
-    lines = [f"{row['tasks']} held-out tasks"]
-    if "accuracy" in row:
-        low, high = row["accuracy_ci95"]
-        lines.append(f"accuracy {row['accuracy']:.3f}  (95 % interval {low:.3f} to {high:.3f})")
-    lines.append(f"reward   {row['reward']:.3f}")
-    lines += [f"{agent}: {tokens:.1f} tokens a turn" for agent, tokens in row["tokens"].items()]
-    if row["failed"]:
-        lines.append(f"{row['failed']} episodes failed; the first: {row['first_error']}")
-    return "\n".join(lines)
 
 
 def play_command(arguments: argparse.Namespace) -> int:
@@ -195,6 +218,31 @@ def export_command(arguments: argparse.Namespace) -> int:
     from marft.runs.export import export_adapters
 
     for line in export_adapters(arguments.run, arguments.folder, arguments.at):
+        print(line)
+    return 0
+
+
+def check_env_command(arguments: argparse.Namespace) -> int:
+    from marft.config import merge
+    from marft.envs.checking import check
+
+    source, overrides = split_words(arguments.words)
+    if source is not None:
+        raise MarftError(f"one environment at a time: {arguments.env!r} or {source!r}; settings are written key=value")
+    if arguments.deadline <= 0:
+        raise MarftError("--deadline: every call needs some time; give it more than 0 seconds")
+    findings = check(arguments.env, merge({}, overrides), arguments.deadline)
+    for finding in findings:
+        print(finding)
+    if failed := list(dict.fromkeys(finding.check for finding in findings if finding.ok is False)):
+        raise MarftError(f"{arguments.env} does not keep the contract of an environment: {', '.join(failed)}")
+    return 0
+
+
+def new_command(arguments: argparse.Namespace) -> int:
+    from marft.envs.template import new_env
+
+    for line in new_env(arguments.name, arguments.folder):
         print(line)
     return 0
 

@@ -5,16 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Literal
 
 MAX_TURNS = 256  # of one episode; a workflow that goes on past it is cut off
 Ended = Literal["terminated", "cut_off", "failed"]
 Finish = Literal["stop", "length"]
+# why an episode failed: its environment raised or missed a deadline, its workflow raised, an agent could not speak; or
+# it was given up because another episode of its task was late
+FaultKind = Literal["raised", "late", "workflow", "speech", "discarded"]
 
 
 class MarftError(Exception):
-    """A user's mistake or a hostile surrounding: one line that says what to do, shown without a traceback."""
+    """A user's mistake or a hostile surrounding: one line that says what to do.
+
+    `trace` is where the user's own code failed, to be shown above the line; our own code is never in it.
+    """
+
+    def __init__(self, line: str, trace: str = "") -> None:
+        super().__init__(line)
+        self.trace = trace
 
 
 class SpeechError(Exception):
@@ -39,7 +48,7 @@ class Task:
 
     id: str
     prompt: str
-    data: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +121,7 @@ class Turn:
     prompt_ids: tuple[int, ...]
     completion: Completion
     aside: bool = False  # said to the team alone: the environment does not hear it
+    to: str | None = None  # whom alone it is for: an agent that calls a tool, and the tool's answer to it
 
     @property
     def text(self) -> str:
@@ -123,7 +133,7 @@ class Reward:
     """What a state is worth: the team's reward, rewards of single turns by index, and whether the task is over."""
 
     team: float
-    turns: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
+    turns: Mapping[int, float] = field(default_factory=dict)
     correct: bool | None = None  # for tasks with a right answer
     done: bool = True
 
@@ -140,10 +150,12 @@ class Episode:
     turns: tuple[Turn, ...]
     reward: Reward
     ended: Ended = "terminated"
-    error: str | None = None  # why it failed
+    error: str | None = None  # why it failed, in one line
+    fault: FaultKind | None = None  # and in one word
+    trace: str = ""  # and where, should it be the environment
     cut_before: str | None = None  # who would have acted next, had the limit of turns not cut it off
     cut_shown: str = ""  # and what the environment would have shown then
-    counts: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))  # what the workflow counted
+    counts: Mapping[str, int] = field(default_factory=dict)  # what the workflow counted
     trunk: int | None = None
     forked_at: int = 0
     credits: tuple[float, ...] | None = None  # of each turn, where they were worked out by playing on from it

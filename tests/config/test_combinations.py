@@ -45,11 +45,13 @@ NAMES = [
     refusal(f"{A}.adapter=critic", f"{A}.adapter", "'critic' is reserved"),
     refusal(f"{A}.adapter=A/B", f"{A}.adapter", "a name has small letters", f"{A}.adapter=a-b"),
     refusal(f"{A}.script=f", f"{A}.script", "'f' names no function; write package.module:function", f"{A}.script=m:f"),
+    refusal(f"{A}.calls=2", f"{A}.calls", "it has no tools to call", f"{A}.calls=2 & {A}.tools=[python]"),
+    refusal(f"{A}.tools=[python, python]", f"{A}.tools", "comes twice", f"{A}.tools=[python, calculator]"),
     refusal("team.workflow='m:'", "team.workflow", "'m:' names no function", "team.workflow=m.n:f"),
     refusal(
         "team.workflow=x",
         "team.workflow",
-        "use sequential, dag, debate, vote, orchestrated, rounds or package.module:f",
+        "use sequential, dag, debate, vote, orchestrated, rounds, turns or package.module:f",
     ),
     refusal("team.workflow=debat", "team.workflow", "did you mean 'debate'?", "team.workflow=debate"),
     refusal(f"{A}.{REMOTE} & {A}.remote.url=h", f"{A}.remote.url", "write it like https://api.openai.com/v1"),
@@ -107,6 +109,15 @@ AGENTS = [
     refusal("eval.temperature=0 & eval.top_p=0.9", "eval.top_p", "takes the likeliest token and would ignore it; drop top_p",
             "eval.temperature=0.1 & eval.top_p=0.9", "eval.temperature=0 & eval.top_p=1 & eval.top_k=0"),
     refusal("eval.temperature=0 & eval.top_k=3", "eval.top_k", "would ignore it; drop top_k", "eval.top_k=3"),
+    refusal("eval.temperature=0 & eval.samples=2", "eval.samples", "they are all the same; drop samples or temperature",
+            "eval.temperature=0 & eval.samples=1", "eval.temperature=0.1 & eval.samples=2"),
+    refusal("eval.k=[1, 2]", "eval.k", "there are no 2 among 1 samples; raise samples or drop 2", "eval.k=[1]",
+            "eval.samples=2 & eval.k=[1, 2]", "eval.samples=3 & eval.k=[2, 2]", "eval.samples=3 & eval.k=[]"),
+    refusal("eval.benchmarks=[x, x]", "eval.benchmarks", "a list holds names of data sets, each once", "eval.benchmarks=[x, y]",
+            "eval.benchmarks=[]"),
+    refusal("eval.benchmarks=[3]", "eval.benchmarks", "or give {NAME: {KEY: VALUE}}", "eval.benchmarks=['3']"),
+    refusal("eval.benchmarks=x", "eval.benchmarks", "it names no benchmarks; give [NAME, NAME]", "eval.benchmarks={x: {level: 3}}"),
+    refusal('eval.benchmarks={"x\\ny": {}}', "eval.benchmarks", "drop the line break from it", "eval.benchmarks={a/b c: {}}"),
 ]  # fmt: skip
 
 WORKFLOWS = [

@@ -19,10 +19,10 @@ CHOICES = {"algorithm": ALGORITHMS, "credit": CREDITS}
 DOCS = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 KEYS = """
 seed device dtype model init_from
-env.name
+env.name env.deadline env.workers
 team.workflow team.rounds team.votes team.steps team.anonymous
 team.agents.*.prompt team.agents.*.sees
-team.agents.*.temperature team.agents.*.top_p team.agents.*.top_k team.agents.*.max_tokens team.agents.*.stop
+team.agents.*.temperature team.agents.*.top_p team.agents.*.top_k team.agents.*.max_tokens team.agents.*.stop team.agents.*.tools team.agents.*.calls
 team.agents.*.trainable team.agents.*.adapter team.agents.*.rank team.agents.*.lr team.agents.*.init_from
 team.agents.*.model team.agents.*.script
 team.agents.*.remote.url team.agents.*.remote.model team.agents.*.remote.key_env team.agents.*.remote.timeout
@@ -39,9 +39,10 @@ critic.mode critic.lr critic.warmup
 schedule.mode schedule.interval schedule.clip
 lora.rank lora.alpha lora.targets
 optimizer.lr optimizer.weight_decay optimizer.grad_clip optimizer.warmup optimizer.decay
-train.iterations train.budget train.tasks train.samples train.epochs train.minibatches train.tokens
+train.iterations train.budget train.tasks train.samples train.epochs train.minibatches train.tokens train.failures
 engine.slots
-eval.tasks eval.every eval.temperature eval.top_p eval.top_k
+eval.tasks eval.every eval.temperature eval.top_p eval.top_k eval.samples eval.k eval.ablate
+eval.benchmarks.*.name eval.benchmarks.*.deadline eval.benchmarks.*.workers
 checkpoint.every checkpoint.keep
 track.tensorboard track.wandb track.trackio track.episodes
 """

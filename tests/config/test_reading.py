@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,11 @@ def test_the_default_is_duo() -> None:
 
 def test_a_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text("team: {agents: {a: Hello.}}\nalgorithm: grpo\nenv: gsm8k\n")
-    config = load_config(str(path), ["env.path=x", "seed=7"])
+    path.write_text("team: {agents: {a: Hello.}}\nalgorithm: grpo\nenv: math\n")
+    config = load_config(str(path), ["env.data=x", "seed=7"])
     assert config.team.agents["a"].prompt == "Hello."
     assert isinstance(config.algorithm, GrpoConfig)
-    assert (config.env.name, config.env.settings, config.seed) == ("gsm8k", {"path": "x"}, 7)
+    assert (config.env.name, config.env.settings, config.seed) == ("math", {"data": "x"}, 7)
 
 
 @pytest.mark.parametrize(
@@ -115,8 +116,8 @@ def test_a_shorthand_and_a_key_of_its_section_add_up_in_either_order(order: int)
     config = load_config(None, ["algorithm=grpo", "algorithm.clip_low=0.1"][::order])
     assert isinstance(config.algorithm, GrpoConfig)
     assert config.algorithm.clip_low == 0.1
-    env = load_config(None, ["env=gsm8k", "env.path=x"][::order]).env
-    assert (env.name, env.settings) == ("gsm8k", {"path": "x"})
+    env = load_config(None, ["env=math", "env.data=x"][::order]).env
+    assert (env.name, env.settings) == ("math", {"data": "x"})
     agent = load_config(None, ["team.agents.solver=Go.", "team.agents.solver.max_tokens=3"][::order]).team.agents[
         "solver"
     ]
@@ -127,14 +128,14 @@ def test_shorthands() -> None:
     config = parse(
         {
             **DUO,
-            "env": "gsm8k",
+            "env": "math",
             "algorithm": {"name": "grpo", "kl": 0.1},
             "credit": "tree",
             "critic": "none",
             "schedule": "resample",
         }
     )
-    assert config.env.name == "gsm8k"
+    assert config.env.name == "math"
     assert (config.algorithm.name, config.algorithm.kl.weight) == ("grpo", 0.1)
     assert (config.credit.name, config.critic.mode, config.schedule.mode) == ("tree", "none", "resample")
     assert config.team.agents["a"].prompt == "One."
@@ -170,7 +171,7 @@ def test_another_algorithm_drops_the_old_ones_settings() -> None:
 
 def test_another_environment_drops_the_old_ones_settings() -> None:
     base = {**DUO, "env": {"name": "arithmetic", "level": 3}}
-    assert parse(merge(base, ["env=gsm8k", "env.path=x"])).env.settings == {"path": "x"}
+    assert parse(merge(base, ["env=math", "env.data=x"])).env.settings == {"data": "x"}
     assert parse(merge(base, ["env.level=4"])).env.settings == {"level": 4}
 
 
@@ -209,7 +210,7 @@ def test_an_override_repairs_a_section_of_the_wrong_kind(section: str, odd: Any)
 def test_the_base_is_left_as_it_was() -> None:
     base = read_source("duo")
     copy = yaml.safe_load(yaml.safe_dump(base))
-    merge(base, ["algorithm=grpo", "team.agents.solver.max_tokens=3", "env=gsm8k"])
+    merge(base, ["algorithm=grpo", "team.agents.solver.max_tokens=3", "env=math"])
     assert base == copy
 
 
@@ -237,3 +238,30 @@ def test_what_is_not_an_override() -> None:
     assert mistake("seed: 3") == "'seed' is not an override; write key=value"
     assert "unknown key" in mistake("=3")
     assert "seed" in mistake("seed=")
+
+
+# --- extends ----------------------------------------------------------------------------------------------------------
+def test_a_file_may_extend_a_recipe_or_a_file_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "below.yaml").write_text("extends: duo\ntrain: {iterations: 3, tasks: 5}\n")
+    (tmp_path / "above.yaml").write_text("extends: below.yaml\nalgorithm: grpo\ntrain: {tasks: 7}\n")
+    config, duo = load_config(str(tmp_path / "above.yaml"), ["seed=4"]), load_config("duo")
+    assert (config.train.iterations, config.train.tasks, config.train.samples) == (3, 7, duo.train.samples)
+    assert config.algorithm == parse({**DUO, "algorithm": "grpo"}).algorithm  # nothing of marft-token is left
+    assert (config.team, config.seed) == (duo.team, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("extends: 3", "name a recipe or a .yaml file"),
+        ("extends: mine.yaml", "never ends; drop one of them"),
+        ("extends: other.yaml", "never ends; drop one of them"),
+        ("extends: nothing.yaml", "cannot read"),
+        ("extends: duoo", "unknown recipe 'duoo'; did you mean 'duo'?"),
+    ],
+)
+def test_what_cannot_be_extended(tmp_path: Path, text: str, line: str) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    (tmp_path / "other.yaml").write_text("extends: mine.yaml")
+    with pytest.raises(MarftError, match=re.escape(line)):
+        load_config(str(tmp_path / "mine.yaml"))

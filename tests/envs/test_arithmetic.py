@@ -190,14 +190,14 @@ def told(env: Arithmetic, *texts: str) -> list[tuple[str, Reward]]:
     state, found = env.reset(TASK), []
     for index, text in enumerate(texts):
         state = env.transition(state, turn(text, 2 * index))  # every second turn is an aside and not heard
-        found.append((env.observe(state), env.reward(state)))
+        found.append((env.observe(state, "solver"), env.reward(state)))
     return found
 
 
 def test_feedback_step_by_step() -> None:
     env = Arithmetic(feedback=True)
     wrong, right = Reward(team=0.0, correct=False, done=False), Reward(team=1.0, correct=True, done=True)
-    assert (env.observe(env.reset(TASK)), env.reward(env.reset(TASK))) == ("", wrong)
+    assert (env.observe(env.reset(TASK), "solver"), env.reward(env.reset(TASK))) == ("", wrong)
     texts = ["17+5", "Answer: 61", "Be careful.", "Answer: 60", "Answer: 62", "Well done.", "Answer: 7", "Answer: 62"]
     turns = {0: 0.0, 2: -0.1, 4: 0.0, 6: -0.1, 8: 0.0, 10: 0.0, 12: -0.1, 14: 0.0}
     expected = [
@@ -236,9 +236,9 @@ def test_feedback_is_true_or_false(feedback: Any) -> None:
 
 def test_defect_14_no_text_is_ever_run() -> None:
     """Neither the graders nor anything they import from this room may evaluate a model's text."""
-    import marft.envs.gsm8k
+    import marft.envs.math
 
-    for module in (arithmetic, marft.envs.gsm8k):
+    for module in (arithmetic, marft.envs.math):
         called = {
             node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
             for node in ast.walk(ast.parse(inspect.getsource(module)))

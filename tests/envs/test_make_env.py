@@ -24,7 +24,7 @@ def test_built_in_and_ones_own() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "expected"),
     [
-        ("arithmetics", {}, "unknown environment 'arithmetics'; use arithmetic, gsm8k or package.module:Class"),
+        ("arithmetics", {}, "unknown environment 'arithmetics'; use arithmetic, math, code, reasoning, pettingzoo or"),
         ("", {}, "unknown environment ''"),
         ("no_such_module:Env", {}, "env.name: cannot import 'no_such_module:Env'"),
         ("toys:Nothing", {}, "env.name: cannot import 'toys:Nothing'"),
@@ -39,7 +39,7 @@ def test_built_in_and_ones_own() -> None:
         ("arithmetic", {"levl": 3}, "unknown key 'env.levl'; settings of arithmetic: level"),
         ("toys:NoTasks", {"sizes": 3}, "unknown key 'env.sizes'; settings of toys:NoTasks: size"),
         ("arithmetic", {"level": 99}, "env: level must be a whole number in 1…8, not 99"),
-        ("gsm8k", {}, "env.path is missing; gsm8k needs it"),
+        ("math", {}, "env.data is missing; math needs it"),
         ("toys:NeedsFile", {}, "env: the data is missing"),
     ],
 )

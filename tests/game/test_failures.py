@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -141,7 +141,7 @@ async def saying_for_ever(game: Game) -> None:
         with contextlib.suppress(Exception):
             if len(game.turns) < 3:
                 await game.act("b")
-            game.say("tool", "again")
+            await game.say("tool", "again")
 
 
 Hiding = pytest.mark.parametrize(
@@ -185,15 +185,17 @@ def test_nothing_can_be_asked_of_a_game_that_is_over() -> None:
     async def workflow(game: Game) -> None:
         with contextlib.suppress(BaseException):
             await game.act("b")
-        asks: list[Callable[[], object]] = [game.done, game.shown, lambda: game.say("tool", "x")]
+        asks: list[Callable[[], Awaitable[object]]] = [
+            game.done, game.whose_turn, lambda: game.shown("b"), lambda: game.say("tool", "x")
+        ]  # fmt: skip
         for ask in asks:
             try:
-                ask()
+                await ask()
             except BaseException as error:
                 tried.append(str(error))
 
     run(team("b", voice=Mute(SpeechError("away"))), workflow, ended="failed")
-    assert tried == ["b: away"] * 3
+    assert tried == ["b: away"] * 4
 
 
 def test_a_time_limit_of_the_workflows_own_does_not_end_the_game() -> None:

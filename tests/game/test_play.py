@@ -22,7 +22,7 @@ from marft.types import Completion, MarftError, Message, Request, Reward, Task, 
 class Shows(toys.Echo):
     """Shows what it has heard."""
 
-    def observe(self, state: str) -> str:
+    def observe(self, state: str, agent: str) -> str:
         return f"The board: [{state}]"
 
 
@@ -243,7 +243,7 @@ def test_two_acts_at_once_are_refused() -> None:
 
     async def talking_over(game: Game) -> None:
         async def tool() -> None:
-            game.say("tool", "4")
+            await game.say("tool", "4")
 
         await asyncio.gather(game.act("a"), tool())
 
@@ -273,7 +273,7 @@ def test_an_agent_that_is_not_on_the_team() -> None:
 
 def test_whom_the_workflow_spoke_for_cannot_act() -> None:
     async def workflow(game: Game) -> None:
-        game.say("tool", "4")
+        await game.say("tool", "4")
         await game.act("tool", sees=["tool"])
 
     with pytest.raises(MarftError, match=r"names 'tool' in game\.act; the team has a"):
@@ -292,8 +292,8 @@ def test_a_list_of_names_in_place_of_names() -> None:
 def test_what_no_model_said() -> None:
     async def workflow(game: Game) -> None:
         await game.act("a")
-        game.say("tool", "4")
-        made = game.say("tool", "5")
+        await game.say("tool", "4")
+        made = await game.say("tool", "5")
         assert made is game.turns[-1]
         await game.act("a", sees=["tool"])
 
@@ -311,7 +311,7 @@ def test_what_no_model_said() -> None:
 @pytest.mark.parametrize(("name", "text", "line"), [("a", "4", "lets 'a' say"), ("tool", 4, "gives game.say int")])
 def test_what_cannot_be_said(name: str, text: Any, line: str) -> None:
     async def workflow(game: Game) -> None:
-        game.say(name, text)
+        await game.say(name, text)
 
     with pytest.raises(MarftError, match=re.escape(line)):
         run(team("a"), workflow)
@@ -320,7 +320,7 @@ def test_what_cannot_be_said(name: str, text: Any, line: str) -> None:
 def test_saying_counts_toward_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     async def forever(game: Game) -> None:
         while True:
-            game.say("clock", "tick")
+            await game.say("clock", "tick")
 
     monkeypatch.setattr(playing, "MAX_TURNS", 5)
     episode = run(team("a"), forever, env=Shows(), ended="cut_off")
@@ -340,7 +340,7 @@ class Thrice(toys.Echo):
 
 def test_a_workflow_asks_whether_the_task_is_done() -> None:
     async def workflow(game: Game) -> None:
-        while not game.done():
+        while not await game.done():
             await game.act("a")
 
     assert len(run(team("a", voice=Voice(lambda request: "x")), workflow, env=Thrice()).turns) == 3
@@ -349,9 +349,9 @@ def test_a_workflow_asks_whether_the_task_is_done() -> None:
 def test_a_workflow_asks_what_a_turn_answers() -> None:
     async def workflow(game: Game) -> None:
         made = await game.act("a", "a", "a")
-        assert [game.answer(turn) for turn in made] == ["y", None, "z"]
+        assert [await game.answer(turn) for turn in made] == ["y", None, "z"]
         [bad] = await game.act("a")
-        game.answer(bad)
+        await game.answer(bad)
 
     episode = run(team("a", voice=Voice(in_turn("yes", "n", "zero", "l"))), workflow, env=Thrice(), ended="failed")
     assert episode.error == "environment.answer returned list, which cannot be counted"

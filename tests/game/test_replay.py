@@ -19,7 +19,7 @@ from marft.types import Episode, MarftError, Turn
 class Shows(toys.Echo):
     """Shows what it has heard, and is never done."""
 
-    def observe(self, state: str) -> str:
+    def observe(self, state: str, agent: str) -> str:
         return f"The board: [{state}]"
 
     def reward(self, state: str) -> Any:
@@ -30,7 +30,7 @@ async def mixed(game: Game) -> None:
     """Everything at once: asides, notes, parallel and repeated turns, a tool, and a choice that hangs on what was said."""
     await game.act("a", aside=True, note="Begin.")
     await game.act("c", "b", "b")
-    game.say("tool", str(len("".join(turn.text for turn in game.turns))))
+    await game.say("tool", str(len("".join(turn.text for turn in game.turns))))
     game.count("seen")
     if int(game.turns[0].text[1], 16) % 2:
         await game.act("a")
@@ -97,7 +97,7 @@ def test_a_parallel_act_may_straddle_the_end_of_the_record() -> None:
 def test_what_is_said_without_a_model_is_worked_out_again() -> None:
     async def workflow(game: Game) -> None:
         await game.act("a")
-        game.say("tool", f"{len(game.turns)} turns")
+        await game.say("tool", f"{len(game.turns)} turns")
         await game.act("b", sees=["tool"])
 
     original = played(workflow, Voice(by_luck))
@@ -141,7 +141,7 @@ def test_a_workflow_that_does_not_repeat_itself(order: str, line: str) -> None:
     async def another(game: Game) -> None:
         for name in order:
             if name == "!":
-                game.say("tool", "x")
+                await game.say("tool", "x")
             else:
                 await game.act(name)
 
@@ -156,7 +156,7 @@ def test_a_workflow_that_does_not_repeat_itself(order: str, line: str) -> None:
 
 def test_a_team_mate_where_a_tool_spoke() -> None:
     async def tool_first(game: Game) -> None:
-        game.say("tool", "x")
+        await game.say("tool", "x")
 
     original = played(tool_first, Voice(by_luck))
     with pytest.raises(MarftError, match="turn 0 was tool's and is now a's"):

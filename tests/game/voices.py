@@ -9,6 +9,7 @@ from typing import Any
 
 import toys
 
+from marft.envs.hosting import InProcess
 from marft.game.play import Agent, Speaks, play
 from marft.game.workflows import Workflow
 from marft.game.workflows.sequential import sequential
@@ -84,7 +85,7 @@ def run(
     """The episode, which must have ended as expected: an assertion inside a workflow is one of its failures."""
     episode = asyncio.run(
         play(
-            task=task, sample=sample, team=agents, env=env or toys.Echo(), workflow=workflow, seed=seed,
+            task=task, sample=sample, team=agents, world=InProcess(env or toys.Echo()), workflow=workflow, seed=seed,
             replayed=replayed, base_at=base_at, trunk=trunk,
         )
     )  # fmt: skip

@@ -17,6 +17,8 @@ class State:
 class Words(marft.Environment[State]):
     """Pays for what `ann` and `bob` have said. The world's colour is shown to nobody but the first to speak."""
 
+    light = True
+
     colours: tuple[str, ...] = ("",)
 
     def __init__(self, tasks: int = 1) -> None:
@@ -32,7 +34,7 @@ class Words(marft.Environment[State]):
     def reset(self, task: marft.Task) -> State:
         return State(colour=task.data["colour"])
 
-    def observe(self, state: State) -> str:
+    def observe(self, state: State, agent: str) -> str:
         return "" if state.words else state.colour
 
     def transition(self, state: State, turn: marft.Turn) -> State:

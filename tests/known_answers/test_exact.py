@@ -21,6 +21,7 @@ from known_answers.games import Alone, Follow, Signal, Words
 
 from marft.algorithms.experience import Experience
 from marft.config import Config, parse
+from marft.envs.hosting import InProcess
 from marft.game.play import Agent, seed_of
 from marft.game.workflows import find_workflow
 from marft.training.batch import Batch, build_batch
@@ -141,7 +142,7 @@ def seat(config: Config, match: Match, luck: Mapping[int, float]) -> Table:
         name: Agent(name=name, prompt=name, sees=agent.sees, adapter=name, sampling=agent.sampling, voice=voice)
         for name, agent in config.team.agents.items()
     }
-    return Table(team=team, env=match.env, workflow=find_workflow("sequential"))
+    return Table(team=team, host=InProcess(match.env), workflow=find_workflow("sequential"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -275,23 +275,25 @@ def test_all_have_the_same_budget_of_tokens(whole: Path) -> None:
         assert len(spent) < run.config().train.iterations
 
 
-def test_the_vote_is_the_trained_single_agent_asked_often(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_vote_is_the_trained_single_agent_asked_often(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = rows(whole)
     vote, single, team = (found[name, 0] for name in ("vote", "single", "team"))
     assert vote["votes"] == max(3, round(team["tokens_per_task"] / single["tokens_per_task"]))
     capsys.readouterr()
     words = [str(whole / "cells" / "single-seed0"), "team.workflow=vote", f"team.votes={vote['votes']}"]
-    assert main(["eval", "--json", *words]) == 0
-    row = json.loads(capsys.readouterr().out)
+    assert main(["eval", "--json", "--run", str(tmp_path), *words]) == 0
+    [row] = json.loads(capsys.readouterr().out)["benchmarks"].values()
     assert (vote["accuracy"], vote["reward"]) == (row["accuracy"], row["reward"])
     assert vote["tokens_per_task"] == pytest.approx(vote["votes"] * row["tokens"]["solver"])
     assert vote["tokens_generated"] == single["tokens_generated"]
 
 
-def test_tokens_a_task_where_an_agent_acts_twice(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tokens_a_task_where_an_agent_acts_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["duo", *SETTINGS, "team.workflow=debate", "team.rounds=2"]
-    assert main(["eval", "--json", *words]) == 0
-    row = json.loads(capsys.readouterr().out)
+    assert main(["eval", "--json", "--run", str(tmp_path), *words]) == 0
+    [row] = json.loads(capsys.readouterr().out)["benchmarks"].values()
     assert row["tokens_per_task"] == pytest.approx(2 * row["tokens"]["planner"] + row["tokens"]["solver"])
 
 

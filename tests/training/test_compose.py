@@ -16,6 +16,7 @@ from marft.config import load_config
 from marft.engines.local import LocalEngine
 from marft.engines.openai import OpenAIEngine
 from marft.engines.scripted import ScriptedEngine
+from marft.game.lockstep import Lockstep
 from marft.models.peft_format import save_adapter
 from marft.models.team import TeamModel
 from marft.training.compose import Assembly, learner_settings
@@ -153,7 +154,9 @@ def test_a_team_without_weights_of_ours_loads_no_model(monkeypatch: pytest.Monke
     assert (parts.bases, parts.teams, parts.learner.members, parts.tokens) == ({}, [], (), 0)
     assert parts.device == "no device of ours"
     assert parts.fingerprint == seated(team={"agents": {"ann": None, "bob": None, "far": REMOTE}}).fingerprint
-    found = evaluate(parts.table, EvalSettings(tasks=3, temperature=None, top_p=None, top_k=None), seed=0)
+    found = evaluate(
+        parts.table, EvalSettings(tasks=3, temperature=None, top_p=None, top_k=None), seed=0, lockstep=Lockstep()
+    )
     assert (found["tasks"], found["failed"]) == (3, 0)
 
 

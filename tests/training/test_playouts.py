@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from marft.algorithms.credit import replayed
 from marft.engines.scripted import ScriptedEngine
+from marft.envs.hosting import InProcess
 from marft.game.play import Agent, seed_of
 from marft.game.workflows import Workflow, find_workflow
 from marft.training.batch import Batch, build_batch
@@ -90,7 +91,7 @@ def table_of(
         )
         for name in names
     }
-    return Table(team=team, env=env or LastNumber(), workflow=workflow), voice
+    return Table(team=team, host=InProcess(env or LastNumber()), workflow=workflow), voice
 
 
 # --- difference -------------------------------------------------------------------------------------------------------

@@ -243,9 +243,10 @@ def test_turns_that_a_fork_shares_are_written_without_advantages() -> None:
 
 
 def test_failed_episodes_say_why() -> None:
-    failed = episode("a", ended="failed", error="out of paper", sample=3)
+    failed = episode("a", ended="failed", error="out of paper", sample=3, fault="raised", trace="in line 7")
     [row] = failed_rows([episode("a"), failed, failed], 4, 1)
     assert row == {
         "iteration": 4, "task": "t", "prompt": "p", "sample": 3, "ended": "failed", "error": "out of paper",
+            "fault": "raised", "trace": "in line 7",
         "turns": [{"agent": "a", "text": "text 0"}],
     }  # fmt: skip

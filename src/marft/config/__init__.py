@@ -21,7 +21,7 @@ from marft.config.algorithm import (
     RlooConfig,
 )
 from marft.config.reading import load_config, merge, merge_settings, parse, parse_yaml, read_source, recipes, to_yaml
-from marft.config.schema import Config
+from marft.config.schema import Config, EnvConfig
 from marft.config.team import WORKFLOWS, AgentConfig, RemoteConfig, TeamConfig
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "Config",
     "CreditConfig",
     "DrGrpoConfig",
+    "EnvConfig",
     "EqualConfig",
     "GaeConfig",
     "GrpoConfig",

@@ -21,6 +21,7 @@ from marft.config.team import WORKFLOWS
 from marft.types import MarftError
 
 SHORTHANDS = {"env": "name", "algorithm": "name", "credit": "name", "critic": "mode", "schedule": "mode"}
+SUFFIXES = (".yaml", ".yml")
 WORKFLOW_SETTINGS = frozenset[str]().union(*WORKFLOWS.values())
 
 
@@ -36,9 +37,24 @@ def load_config(source: str | None = None, overrides: Sequence[str] = ()) -> Con
     return parse(merge(read_source(source or "duo"), overrides))
 
 
-def read_source(source: str) -> dict[str, Any]:
+def read_source(source: str, below: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A file's or a recipe's settings; one that `extends` another is laid over it."""
+    data = read_one(source)
+    other = data.pop("extends", None)
+    if other is None:
+        return data
+    if not isinstance(other, str):
+        raise MarftError(f"extends: in {source}: name a recipe or a .yaml file")
+    if Path(other).suffix in SUFFIXES and not Path(other).is_absolute():
+        other = str(Path(source).parent / other)  # beside the file that names it
+    if other in (source, *below):
+        raise MarftError(f"extends: {' → '.join([*below, source, other])} never ends; drop one of them")
+    return merge_settings(read_source(other, (*below, source)), data)
+
+
+def read_one(source: str) -> dict[str, Any]:
     path = Path(source)
-    if path.suffix in {".yaml", ".yml"}:
+    if path.suffix in SUFFIXES:
         try:
             return parse_yaml(path.read_text(encoding="utf-8"), str(path))
         except OSError as error:
@@ -97,7 +113,7 @@ def why_unreadable(error: Exception) -> str:
 def merge(base: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """`key.path=value` overrides on top of a base."""
     on_top: dict[str, Any] = {}
-    for override in overrides:  # one by one: `env=gsm8k` and `env.path=DIR` add up, in either order
+    for override in overrides:  # one by one: `env=math` and `env.data=gsm8k` add up, in either order
         key = re.split(r"[:=\s]", override, maxsplit=1)[0]
         if not override.startswith(f"{key}="):  # what follows is not quoted: it may be a secret
             raise MarftError(f"{key!r} is not an override; write key=value")

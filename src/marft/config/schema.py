@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from marft.config.algorithm import (
     COMPARES,
@@ -15,15 +15,18 @@ from marft.config.algorithm import (
     GaeConfig,
     ScheduleConfig,
 )
+from marft.config.evaluation import EvalConfig
 from marft.config.section import Section, Text
-from marft.config.team import TeamConfig, truncations
+from marft.config.team import TeamConfig
 
 
-class EnvConfig(BaseModel):
-    """Which environment, and its own settings (checked by the environment itself)."""
+class EnvConfig(Section):
+    """Which environment, how it is hosted, and its own settings (checked by the environment itself)."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow")
     name: str = "arithmetic"
+    deadline: Annotated[float, Field(gt=0)] = 60.0  # seconds, of one call; past it the process is killed
+    workers: Annotated[int, Field(ge=1)] | None = None  # processes; None: one a core, 8 at most
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -62,24 +65,11 @@ class TrainConfig(Section):
     epochs: Annotated[int, Field(ge=1)] = 1
     minibatches: Annotated[int, Field(ge=1)] = 2  # optimizer steps per epoch
     tokens: Annotated[int, Field(ge=64)] = 8192  # most tokens in one forward and backward pass
+    failures: Annotated[float, Field(ge=0, le=1)] = 0.5  # most episodes of a play that may fail; past it the run stops
 
 
 class EngineConfig(Section):
     slots: Annotated[int, Field(ge=1)] = 256  # rows generated at once
-
-
-class EvalConfig(Section):
-    tasks: Annotated[int, Field(ge=0)] = 512  # 0: no evaluation
-    every: Annotated[int, Field(ge=0)] = 0  # iterations between evaluations; 0: only before and after
-    temperature: Annotated[float, Field(ge=0)] | None = None  # None: each agent's own
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0)] | None = None
-
-    @model_validator(mode="after")
-    def check(self) -> EvalConfig:
-        for key in truncations(self.top_p, self.top_k) if self.temperature == 0 else ():
-            raise ValueError(f"{key}: temperature 0 takes the likeliest token and would ignore it; drop {key}")
-        return self
 
 
 class CheckpointConfig(Section):

@@ -23,6 +23,7 @@ WORKFLOWS: Mapping[str, frozenset[str]] = {
     "vote": frozenset({"votes"}),
     "orchestrated": frozenset({"steps"}),
     "rounds": frozenset({"rounds"}),
+    "turns": frozenset(),
 }
 
 
@@ -69,6 +70,8 @@ class AgentConfig(Section):
     top_k: Annotated[int, Field(ge=0)] = 0
     max_tokens: Annotated[int, Field(ge=1)] = 64
     stop: tuple[Text, ...] = ()
+    tools: tuple[Literal["calculator", "python"], ...] = ()
+    calls: Annotated[int, Field(ge=1)] | None = None  # of its tools, most in one turn; None: 4
     trainable: bool | None = None  # None: where it has weights of ours
     adapter: Name | None = None  # None: its own; agents that name the same one share it
     rank: Annotated[int, Field(ge=1)] | None = None  # None: lora.rank
@@ -98,6 +101,10 @@ class AgentConfig(Section):
             raise ValueError('prompt: is missing; say what this agent is told, or "" for nothing')
         if self.script is not None and self.remote is not None:
             raise ValueError("script: either a script or an endpoint speaks for an agent; drop script or remote")
+        if self.calls is not None and not self.tools:
+            raise ValueError("calls: it has no tools to call; drop calls or give tools: [calculator]")
+        if len(set(self.tools)) < len(self.tools):
+            raise ValueError("tools: one of them comes twice; name each once")
         self._check_weights()
         self._check_sampling()
         return self

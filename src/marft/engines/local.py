@@ -7,7 +7,7 @@ front of the cache, so that every decode step works on views of it. Each row has
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -22,6 +22,11 @@ from marft.models.team import TeamModel, segments
 from marft.types import Completion, Message, PromptTooLong, Request
 
 PREFILL_TOKENS = 8192  # of one prefill pass
+Settled = Callable[[], Awaitable[None]]
+
+
+async def at_once() -> None:
+    """Nothing to wait for."""
 
 
 class Rows:
@@ -51,10 +56,14 @@ class Rows:
 
 
 class LocalEngine:
-    """`generate` from any number of coroutines; the first one to wait drives the batch for all."""
+    """`generate` from any number of coroutines; the first one to wait drives the batch for all.
 
-    def __init__(self, team: TeamModel, slots: int) -> None:
-        self.team, self.slots = team, slots
+    Before every step it waits for what its callers still expect from elsewhere (`settled`), so that who enters the batch
+    when does not depend on anybody's speed.
+    """
+
+    def __init__(self, team: TeamModel, slots: int, settled: Settled = at_once) -> None:
+        self.team, self.slots, self.settled = team, slots, settled
         self.version = 0
         self.tokens = 0  # drawn so far
         self.rows = Rows(slots, team.device)
@@ -88,6 +97,7 @@ class LocalEngine:
         try:
             while self.waiting or self.live:
                 await asyncio.sleep(0)  # let those who were answered ask again, so that they enter together
+                await self.settled()
                 with torch.no_grad():
                     self._admit()
                     self._step()

@@ -10,7 +10,13 @@ from typing import Any
 from marft.envs.base import Environment, Split
 from marft.types import MarftError, Task
 
-BUILT_IN = {"arithmetic": "marft.envs.arithmetic:Arithmetic", "gsm8k": "marft.envs.gsm8k:Gsm8k"}
+BUILT_IN = {
+    "arithmetic": "marft.envs.arithmetic:Arithmetic",
+    "math": "marft.envs.math:Math",
+    "code": "marft.envs.code:Code",
+    "reasoning": "marft.envs.reasoning:Reasoning",
+    "pettingzoo": "marft.envs.aec:PettingZoo",
+}
 
 
 def make_env(name: str, settings: Mapping[str, Any]) -> Environment[Any]:
@@ -23,6 +29,10 @@ def make_env(name: str, settings: Mapping[str, Any]) -> Environment[Any]:
         kind = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: `:Class`, `..module:Class`
         raise MarftError(f"env.name: cannot import {target!r}: {error}") from None
+    if module == "__main__" and not getattr(kind, "light", True):
+        raise MarftError(
+            f"env.name: {target!r} runs in other processes, which cannot see __main__; put the class into a file of its own"
+        )
     if not isinstance(kind, type) or not issubclass(kind, Environment):
         raise MarftError(f"env.name: {target!r} is not a marft.Environment")
     parameters = inspect.signature(kind).parameters

@@ -118,6 +118,8 @@ class Arithmetic(Environment[State]):
     is its latest answer.
     """
 
+    light = True
+
     def __init__(self, level: int = 2, feedback: bool = False) -> None:
         if type(level) is not int or not 1 <= level <= 8:
             raise ValueError(f"level must be a whole number in 1…8, not {level!r}")
@@ -131,7 +133,7 @@ class Arithmetic(Environment[State]):
     def reset(self, task: Task) -> State:
         return State(task=task)
 
-    def observe(self, state: State) -> str:
+    def observe(self, state: State, agent: str) -> str:
         answer = self.counted(state)
         wrong = self.feedback and answer is not None and not is_right(state, answer)
         return f"{answer} is wrong." if wrong else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import Generic, Literal, TypeVar
+from typing import ClassVar, Generic, Literal, TypeVar
 
 from marft.types import Reward, Task, Turn
 
@@ -14,7 +14,13 @@ State = TypeVar("State")
 
 class Environment(ABC, Generic[State]):
     """Subclass it with four methods. States are values: `transition` returns a new one and changes nothing, so that an
-    episode can be forked and replayed from any turn."""
+    episode can be forked and replayed from any turn.
+
+    It runs in worker processes, each call under a deadline, unless it is `light`: all its methods take microseconds and
+    cannot hang.
+    """
+
+    light: ClassVar[bool] = False
 
     @abstractmethod
     def tasks(self, split: Split) -> Sequence[Task]:
@@ -36,9 +42,13 @@ class Environment(ABC, Generic[State]):
         that gives them always gives the mapping, for every turn it has heard.
         """
 
-    def observe(self, state: State) -> str:
-        """What the environment shows every agent beside the task; nothing by default."""
+    def observe(self, state: State, agent: str) -> str:
+        """What the environment shows `agent`, who is about to act, beside the task; nothing by default."""
         return ""
+
+    def whose_turn(self, state: State) -> str | None:
+        """Who acts next, for workflow `turns`; None: nobody, the game is over."""
+        return None
 
     def answer(self, text: str) -> Hashable | None:
         """What a message answers, for counting votes: equal answers are equal votes, None is none. By default its text."""

@@ -6,6 +6,8 @@ for nothing it does can bring an ended game back. They pass through it as a Keyb
 
 from __future__ import annotations
 
+from marft.types import FaultKind
+
 
 class GameOver(BaseException):
     """The game has ended already, and still the workflow goes on."""
@@ -13,6 +15,10 @@ class GameOver(BaseException):
 
 class HostileError(GameOver):
     """The user's environment or workflow or a model's output failed; carries what to record."""
+
+    def __init__(self, line: str, fault: FaultKind, trace: str = "") -> None:
+        super().__init__(line)
+        self.fault, self.trace = fault, trace
 
 
 class CutOff(GameOver):

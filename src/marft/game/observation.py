@@ -16,6 +16,11 @@ def observe(*, prompt: str | None, task: Task, shown: str, turns: Iterable[Turn]
     return (user,) if prompt is None else (Message(role="system", content=prompt), user)
 
 
+def is_visible(turn: Turn, agent: str, sees: Sequence[str] | None) -> bool:
+    """D(i_m, i_k): whether `agent` sees `turn`. Talk with a tool is seen by the one who has it, whatever `sees` says."""
+    return turn.to == agent if turn.to is not None else sees is None or turn.agent in sees
+
+
 def central_state(*, task: Task, shown: str, turns: Sequence[Turn], next_agent: str) -> tuple[Message, ...]:
     """s_k, what a shared critic sees: the task, ALL earlier turns whatever D hid, and whose turn it is."""
     prompt = f"Judge how likely the team is to succeed. Next: {next_agent}."

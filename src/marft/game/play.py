@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import traceback
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from marft.game.endings import CutOff, GameOver, HostileError
-from marft.game.observation import observe
+from marft.game.observation import is_visible, observe
+from marft.game.tools import NO_TOOLS, Call, Tools
 from marft.game.workflows import Workflow
 from marft.game.world import Guarded, World
 from marft.types import (
@@ -50,6 +52,16 @@ class Agent:
     adapter: str | None
     sampling: Sampling
     voice: Speaks
+    tools: Tools = NO_TOOLS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """On which terms agents act: whom they see in place of their profiles, what they are told, who hears them."""
+
+    sees: Sequence[str] | None
+    note: str
+    aside: bool
 
 
 class Game:
@@ -73,36 +85,63 @@ class Game:
 
         `sees` overrides their profiles; `note` is what the workflow tells them beside what the environment shows; what
         is said `aside` the environment does not hear. Their turns come back in the order of `names`; the episode
-        records them in the team's order.
+        records them in the team's order. Who calls a tool is told its answer and speaks again.
         """
         with self._ending():
             if self._acting:
                 raise MarftError("the workflow calls game.act while another is under way; name both agents in one call")
             self._check_names(names, sees or ())
-            ranks = list(self.team)
-            order = sorted(range(len(names)), key=lambda i: ranks.index(names[i]))
-            shown = "\n\n".join(part for part in (self._world.shown(), note) if part)
-            start = len(self.turns)
-            if start + len(names) > MAX_TURNS:
-                raise CutOff(names[order[0]], shown)
-            spoken = [*(turn.agent for turn in self.turns), *(names[i] for i in order)]
-            moves = [
-                self._move(
-                    self.team[name], index=k, nth=spoken[:k].count(name), shown=shown, sees=sees, aside=aside
-                )
-                for k, name in enumerate(spoken[start:], start)
-            ]  # fmt: skip
             self._acting = True
             try:
-                made = [await moves[0]] if len(moves) == 1 else await asyncio.gather(*moves)
+                return await self._act(names, Terms(sees=sees, note=note, aside=aside))
             finally:
                 self._acting = False
-            for turn in made:
-                self._record(turn)
-            return tuple(turn for _, turn in sorted(zip(order, made, strict=True), key=lambda pair: pair[0]))
 
-    def say(self, name: str, text: str) -> Turn:
-        """Records what no model said: a vote's result, a tool's output. The environment hears it."""
+    async def _act(self, names: Sequence[str], terms: Terms) -> tuple[Turn, ...]:
+        ranks = list(self.team)
+        acting = sorted(range(len(names)), key=lambda i: ranks.index(names[i]))
+        made: dict[int, Turn] = {}
+        calls: Counter[int] = Counter()
+        while acting:
+            spoken = await self._speak([names[i] for i in acting], terms)
+            using: dict[int, Call] = {}
+            for i, turn in zip(acting, spoken, strict=True):
+                tools = self.team[names[i]].tools
+                call = tools.called(turn.completion) if calls[i] < tools.most else None
+                if call is not None:
+                    using[i] = call
+                made[i] = addressed(turn, call)
+                await self._record(made[i])
+            await self._use([(names[i], call) for i, call in using.items()])
+            acting = list(using)
+            calls.update(acting)
+        return tuple(made[i] for i in range(len(names)))
+
+    async def _speak(self, names: Sequence[str], terms: Terms) -> list[Turn]:
+        """One message of each."""
+        start = len(self.turns)
+        shown = [await self._shown_to(name, terms.note) for name in names]
+        self._check_room(len(names), before=names[0], shown=shown[0])
+        spoken = [*(turn.agent for turn in self.turns), *names]
+        moves = [
+            self._move(self.team[name], index=k, nth=spoken[:k].count(name), shown=shown[k - start], terms=terms)
+            for k, name in enumerate(names, start)
+        ]
+        return [await moves[0]] if len(moves) == 1 else list(await asyncio.gather(*moves))
+
+    async def _use(self, calls: Sequence[tuple[str, Call]]) -> None:
+        """The tools' answers, each to the agent who called."""
+        start = len(self.turns)
+        known = self._replayed[start : start + len(calls)]
+        fresh = calls[len(known) :]
+        answers = [turn.text for turn in known]
+        answers += await asyncio.gather(*(self.team[name].tools.use(call) for name, call in fresh))
+        for (name, call), text in zip(calls, answers, strict=True):
+            self._check_room(1, before=name, shown="")
+            await self._record(self._unspoken(call.tool, text, shown="", to=name))
+
+    async def say(self, name: str, text: str) -> Turn:
+        """Records what no model said: a vote's result, a referee's ruling. The environment hears it."""
         with self._ending():
             if self._acting:
                 raise MarftError("the workflow calls game.say while game.act is under way; await it first")
@@ -110,37 +149,35 @@ class Game:
                 raise MarftError(f"the workflow lets {name!r} say something; only game.act speaks for the team")
             if not isinstance(text, str):
                 raise MarftError(f"the workflow gives game.say {type(text).__name__}, not str")
-            index, shown = len(self.turns), self._world.shown()
-            if index >= MAX_TURNS:
-                raise CutOff(name, shown)
-            if index < len(self._replayed):
-                check_repeats(self._replayed[index], name)
-            turn = Turn(
-                agent=name, index=index, nth=sum(t.agent == name for t in self.turns), shown=shown, observation=(),
-                prompt_ids=(),
-                completion=Completion(text=text, token_ids=(), logprobs=(), finish="stop", version=0),
-            )  # fmt: skip
-            self._record(turn)
+            shown = await self._world.shown(name)
+            self._check_room(1, before=name, shown=shown)
+            turn = self._unspoken(name, text, shown=shown)
+            await self._record(turn)
             return turn
 
-    def shown(self) -> str:
-        """What the environment shows every agent at this moment."""
+    async def shown(self, agent: str) -> str:
+        """What the environment shows `agent` at this moment."""
         with self._ending():
-            return self._world.shown()
+            return await self._world.shown(agent)
 
-    def reward(self) -> Reward:
+    async def whose_turn(self) -> str | None:
+        """Who acts next, in environments that decide it; None: nobody."""
+        with self._ending():
+            return await self._world.whose_turn()
+
+    async def reward(self) -> Reward:
         """What the present state is worth."""
         with self._ending():
-            return self._world.reward()
+            return await self._world.reward()
 
-    def done(self) -> bool:
+    async def done(self) -> bool:
         """Whether the task is over at this moment: another round would not help."""
-        return self.reward().done
+        return (await self.reward()).done
 
-    def answer(self, turn: Turn) -> Hashable | None:
+    async def answer(self, turn: Turn) -> Hashable | None:
         """What `turn` answers, for counting votes; None where it answers nothing."""
         with self._ending():
-            return self._world.answer(turn.text)
+            return await self._world.answer(turn.text)
 
     def count(self, what: str) -> None:
         """One more `what` on the episode's counts."""
@@ -166,13 +203,19 @@ class Game:
         if unknown:
             raise MarftError(f"the workflow names {unknown[0]!r} in game.act; the team has {', '.join(team)}")
 
-    async def _move(
-        self, agent: Agent, *, index: int, nth: int, shown: str, sees: Sequence[str] | None, aside: bool
-    ) -> Turn:
+    def _check_room(self, more: int, *, before: str, shown: str) -> None:
+        if len(self.turns) + more > MAX_TURNS:
+            raise CutOff(before, shown)
+
+    async def _shown_to(self, name: str, note: str) -> str:
+        parts = (await self._world.shown(name), note, self.team[name].tools.help)
+        return "\n\n".join(part for part in parts if part)
+
+    async def _move(self, agent: Agent, *, index: int, nth: int, shown: str, terms: Terms) -> Turn:
         if index < len(self._replayed):
             return check_repeats(self._replayed[index], agent.name)
-        visible = agent.sees if sees is None else sees
-        turns = [t for t in self.turns if visible is None or t.agent in visible]
+        sees = agent.sees if terms.sees is None else terms.sees
+        turns = [turn for turn in self.turns if is_visible(turn, agent.name, sees)]
         observation = observe(prompt=agent.prompt, task=self.task, shown=shown, turns=turns)
         adapter = None if index == self._base_at else agent.adapter
         try:
@@ -184,20 +227,30 @@ class Game:
                 )
             )  # fmt: skip
         except SpeechError as error:
-            raise HostileError(f"{agent.name}: {error}") from error
+            raise HostileError(f"{agent.name}: {error}", "speech") from error
         return Turn(
             agent=agent.name, index=index, nth=nth, shown=shown, observation=observation, prompt_ids=prompt_ids,
-            completion=completion, aside=aside,
+            completion=completion, aside=terms.aside,
         )  # fmt: skip
 
-    def _record(self, turn: Turn) -> None:
-        if not turn.aside:
-            self._world.hear(turn)
+    def _unspoken(self, name: str, text: str, *, shown: str, to: str | None = None) -> Turn:
+        """A turn that no model generated."""
+        index = len(self.turns)
+        if index < len(self._replayed):
+            check_repeats(self._replayed[index], name)
+        return Turn(
+            agent=name, index=index, nth=sum(t.agent == name for t in self.turns), shown=shown, observation=(),
+            prompt_ids=(), completion=Completion(text=text, token_ids=(), logprobs=(), finish="stop", version=0), to=to,
+        )  # fmt: skip
+
+    async def _record(self, turn: Turn) -> None:
+        if not turn.aside and turn.to is None:
+            await self._world.hear(turn)
         self.turns.append(turn)
 
 
 async def play(
-    *, task: Task, sample: int, team: Mapping[str, Agent], env: World, workflow: Workflow, seed: str,
+    *, task: Task, sample: int, team: Mapping[str, Agent], world: World, workflow: Workflow, seed: str,
     replayed: Sequence[Turn] = (), base_at: int | None = None, trunk: int | None = None,
 ) -> Episode:  # fmt: skip
     """The whole episode; failures of environment, workflow or model are data on it.
@@ -205,22 +258,23 @@ async def play(
     Turns in `replayed` are played again as they were, and the episode goes on from there: a fork of sample `trunk`.
     Turn `base_at` is spoken by the untrained base in place of the agent's adapter.
     """
-    world = Guarded(env)
+    guarded = Guarded(world)
     game = Game(
-        task=task, team=team, world=world, seed=f"{seed}/{task.id}/{sample}", replayed=replayed, base_at=base_at
+        task=task, team=team, world=guarded, seed=f"{seed}/{task.id}/{sample}", replayed=replayed, base_at=base_at
     )
-    reward, error, cut = Reward(team=0.0), None, None
+    reward, failure, cut = Reward(team=0.0), None, None
     try:
-        world.reset(task)
+        await guarded.reset(task)
         cut = await carry_out(workflow, game)
-        reward = world.reward()
-    except HostileError as failure:
-        error, cut = str(failure), None
-    if error is None and len(game.turns) < len(replayed):
+        reward = await guarded.reward(last=True)
+    except HostileError as error:
+        failure, cut = error, None
+    if failure is None and len(game.turns) < len(replayed):
         check_repeats(replayed[len(game.turns)], "nobody")
     return Episode(
         task=task, sample=sample, turns=tuple(game.turns), reward=reward,
-        ended="failed" if error is not None else "cut_off" if cut else "terminated", error=error,
+        ended="failed" if failure else "cut_off" if cut else "terminated", error=str(failure) if failure else None,
+        fault=failure.fault if failure else None, trace=failure.trace if failure else "",
         cut_before=cut.before if cut else None, cut_shown=cut.shown if cut else "", counts=dict(game.counts),
         trunk=trunk, forked_at=len(replayed),
     )  # fmt: skip
@@ -234,10 +288,21 @@ async def carry_out(workflow: Workflow, game: Game) -> CutOff | None:
         raise
     except (Exception, GameOver, BaseExceptionGroup) as error:  # the user's code: anything may come
         if game.over is None:
-            raise HostileError(f"the workflow raised {type(error).__name__}: {error}") from error
+            raise HostileError(
+                f"the workflow raised {type(error).__name__}: {error}", "workflow", traceback.format_exc()
+            ) from error
     if game.over is None or isinstance(game.over, CutOff):
         return game.over
     raise game.over
+
+
+def addressed(turn: Turn, call: Call | None) -> Turn:
+    """A turn that calls a tool is for its agent alone, any other for all; one that is played again is the very same."""
+    if call is None:
+        made = replace(turn, to=None)
+    else:
+        made = replace(turn, completion=replace(turn.completion, text=call.text), to=turn.agent)
+    return turn if made == turn else made
 
 
 def check_repeats(recorded: Turn, now: str) -> Turn:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from marft.config import AgentConfig, Config, GaeConfig
+from marft.config import AgentConfig, Config, EnvConfig, GaeConfig
 from marft.engines.local import LocalEngine
 from marft.engines.scripted import ScriptedEngine, find_script
-from marft.envs import make_env
+from marft.envs.base import Split
+from marft.envs.hosting import Host, open_env
+from marft.envs.tools import make_tool
+from marft.game.lockstep import Lockstep
 from marft.game.play import Agent, Speaks, seed_of
+from marft.game.tools import Tool, Tools
 from marft.game.workflows import Workflow, find_workflow
 from marft.models.loading import load
 from marft.models.lora import AdapterSpec
@@ -27,6 +32,7 @@ from marft.types import Sampling
 
 CRITIC = "critic"
 UNLIMITED = 1 << 30
+MOST_CALLS = 4  # of tools in one turn, unless the config says how many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +51,7 @@ class Assembly:
     bases: Mapping[str, Base]  # by model name
     learner: Learner
     table: Table
+    lockstep: Lockstep  # of all that the team's engines wait for
 
     @property
     def fingerprint(self) -> str:
@@ -70,12 +77,19 @@ class Assembly:
             base.engine.version = version
 
 
-def assemble(config: Config, workflow: Workflow | None = None, saved: Path | None = None) -> Assembly:
-    """`saved` is a checkpoint of the same run, where there is one: agents that brought adapters along have theirs there."""
-    env = make_env(config.env.name, config.env.settings)
+def assemble(
+    config: Config, workflow: Workflow | None = None, saved: Path | None = None, reads: Sequence[Split] = ()
+) -> Assembly:
+    """`saved` is a checkpoint of the same run, where there is one: agents that brought adapters along have theirs there.
+    Tasks of the splits in `reads` are read before any model is, which may be large and far away."""
+    lockstep = Lockstep()
+    host = open_host(config.env, lockstep)
+    for split in reads:
+        host.tasks(split)
     chosen = workflow or find_workflow(config.team.workflow, config.team.settings)
-    bases = {name: make_base(config, name, saved) for name in base_names(config)}
-    agents = {name: seat_agent(config, name, bases) for name in config.team.agents}
+    bases = {name: make_base(config, name, saved, lockstep) for name in base_names(config)}
+    engines = {name: base.engine for name, base in bases.items()}
+    agents = {name: seat_agent(config, name, engines, lockstep) for name in config.team.agents}
     members = [
         Member(
             agent=name,
@@ -88,7 +102,12 @@ def assemble(config: Config, workflow: Workflow | None = None, saved: Path | Non
         for name, adapter in config.team.trained.items()
     ]
     learner = Learner(members, make_algorithm(config.algorithm), learner_settings(config, members))
-    return Assembly(bases=bases, learner=learner, table=Table(team=agents, env=env, workflow=chosen))
+    table = Table(team=agents, host=host, workflow=chosen)
+    return Assembly(bases=bases, learner=learner, table=table, lockstep=lockstep)
+
+
+def open_host(env: EnvConfig, lockstep: Lockstep) -> Host:
+    return open_env(env.name, env.settings, deadline=env.deadline, workers=env.workers, lockstep=lockstep)
 
 
 # --- bases and adapters ----------------------------------------------------------------------------------------------
@@ -102,7 +121,7 @@ def base_names(config: Config) -> list[str]:
     return list(dict.fromkeys(model_of(config, name) for name in ours))
 
 
-def make_base(config: Config, model: str, saved: Path | None) -> Base:
+def make_base(config: Config, model: str, saved: Path | None, lockstep: Lockstep) -> Base:
     loaded = load(model, config.device, config.dtype)
     adapters: dict[str, AdapterSpec] = {}
     critics: dict[str, AdapterSpec] = {}
@@ -120,7 +139,9 @@ def make_base(config: Config, model: str, saved: Path | None) -> Base:
         targets=config.lora.targets,
         seed=seed_of(config.seed, "adapters"),
     )
-    return Base(team=team, engine=LocalEngine(team, config.engine.slots), fingerprint=loaded.fingerprint)
+    return Base(
+        team=team, engine=LocalEngine(team, config.engine.slots, lockstep.settled), fingerprint=loaded.fingerprint
+    )
 
 
 def adapter_of(config: Config, name: str) -> str | None:
@@ -161,20 +182,34 @@ def critic_of(config: Config, agent: str) -> str | None:
 
 
 # --- agents ----------------------------------------------------------------------------------------------------------
-def seat_agent(config: Config, name: str, bases: Mapping[str, Base]) -> Agent:
+def seat_agent(config: Config, name: str, engines: Mapping[str, Speaks], lockstep: Lockstep) -> Agent:
     agent = config.team.agents[name]
-    scripted = Sampling(max_tokens=UNLIMITED, stop=agent.stop)  # a script says what it says
+    tools = offer_tools(agent, lockstep)
+    sampling = (
+        Sampling(max_tokens=UNLIMITED) if agent.kind == "scripted" else agent.sampling
+    )  # a script says what it says
     return Agent(
         name=name,
         prompt=None if config.team.anonymous else agent.prompt,
         sees=agent.sees,
         adapter=adapter_of(config, name),
-        sampling=scripted if agent.kind == "scripted" else agent.sampling,
-        voice=voice_of(agent, bases, model_of(config, name)),
+        sampling=replace(sampling, stop=(*agent.stop, *tools.stops)),
+        voice=voice_of(agent, engines, model_of(config, name)),
+        tools=tools,
     )
 
 
-def voice_of(agent: AgentConfig, bases: Mapping[str, Base], model: str) -> Speaks:
+def offer_tools(agent: AgentConfig, lockstep: Lockstep) -> Tools:
+    """The agent's tools, each used in a thread, so that several agents' calls run at once."""
+
+    def offer(name: str) -> Tool:
+        tool = make_tool(name)
+        return Tool(help=tool.help, use=lambda text: lockstep.reply(asyncio.to_thread(tool.use, text)))
+
+    return Tools(by_name={name: offer(name) for name in agent.tools}, most=agent.calls or MOST_CALLS)
+
+
+def voice_of(agent: AgentConfig, engines: Mapping[str, Speaks], model: str) -> Speaks:
     if agent.script is not None:
         return ScriptedEngine(find_script(agent.script), ids=False)
     if remote := agent.remote:
@@ -183,7 +218,7 @@ def voice_of(agent: AgentConfig, bases: Mapping[str, Base], model: str) -> Speak
         return OpenAIEngine(
             remote.url, remote.model, key_env=remote.key_env, timeout=remote.timeout, retries=remote.retries
         )
-    return bases[model].engine
+    return engines[model]
 
 
 # --- the learner -----------------------------------------------------------------------------------------------------

@@ -36,7 +36,11 @@ async def with_differences(
         lost[e][k] = other.reward.team
         if other.ended == "failed":  # what turn k is worth is not known, and 0 would be a score like any other
             found[e] = replace(
-                found[e], ended="failed", error=f"played again without turn {k}, it failed: {other.error}"
+                found[e],
+                ended="failed",
+                error=f"played again without turn {k}, it failed: {other.error}",
+                fault=other.fault,
+                trace=other.trace,
             )
     return [
         replace(episode, credits=difference(episode.reward.team, lost[e], len(episode.turns)))

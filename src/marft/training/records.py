@@ -37,6 +37,7 @@ def iteration_row(plays: Sequence[Play]) -> dict[str, Any]:
     if graded:
         row["accuracy"] = sum(graded) / len(graded)
     row["failed"] = len(episodes) - len(played)
+    row["faults"] = dict(sorted(Counter(e.fault for e in episodes if e.fault is not None).items()))
     counts: Counter[str] = Counter()
     for episode in played:
         counts.update(episode.counts)
@@ -99,6 +100,8 @@ def failed_rows(episodes: Sequence[Episode], iteration: int, count: int) -> Iter
             "sample": episode.sample,
             "ended": episode.ended,
             "error": episode.error,
+            "fault": episode.fault,
+            "trace": episode.trace,
             "turns": [{"agent": turn.agent, "text": turn.text} for turn in episode.turns],
         }
 

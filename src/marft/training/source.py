@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import torch
 
 from marft.config import Config
-from marft.envs import tasks_of
 from marft.training.playouts import with_differences, with_forks
 from marft.training.saving import Position
 from marft.training.table import Start, Table
 from marft.types import Episode, MarftError, Task
-
-MOST_FAILURES = 0.5  # of a play's episodes; past it the run stops
 
 
 class Source:
@@ -33,7 +32,7 @@ class Source:
             starts += [Start(task=task, sample=drawn[task.id] + i) for i in range(self.config.train.samples)]
             drawn[task.id] += self.config.train.samples
         seed = f"{self.config.seed}/train/{position.iteration}" + (f"/{number}" if number else "")
-        episodes = asyncio.run(self.play(starts, seed))
+        episodes = without_late_groups(asyncio.run(self.play(starts, seed)))
         self.check(episodes, position.iteration + 1)
         return episodes
 
@@ -47,19 +46,28 @@ class Source:
         return episodes
 
     def next_tasks(self, start: int) -> list[Task]:
-        tasks, drawn = tasks_of(self.table.env, "train"), range(start, start + self.config.train.tasks)
-        orders = {epoch: task_order(self.config.seed, epoch, len(tasks)) for epoch in {i // len(tasks) for i in drawn}}
-        return [tasks[orders[i // len(tasks)][i % len(tasks)]] for i in drawn]
+        """The next ones in this run's order; those after them may be prepared meanwhile."""
+        tasks, count = self.table.host.tasks("train"), self.config.train.tasks
+        chosen = [tasks[i] for i in self.indices(start, count, len(tasks))]
+        if isinstance(tasks, Prepares):
+            tasks.prefetch(self.indices(start + count, count, len(tasks)))
+        return chosen
+
+    def indices(self, start: int, count: int, size: int) -> list[int]:
+        drawn = range(start, start + count)
+        orders = {epoch: task_order(self.config.seed, epoch, size) for epoch in {i // size for i in drawn}}
+        return [orders[i // size][i % size] for i in drawn]
 
     def check(self, episodes: Sequence[Episode], iteration: int) -> None:
         """Whether there is something to learn from."""
-        failed = [episode for episode in episodes if episode.ended == "failed"]
-        if len(failed) > MOST_FAILURES * len(episodes):
+        failed = [e for e in episodes if e.ended == "failed" and e.fault != "discarded"]
+        played = [episode for episode in episodes if episode.ended != "failed"]
+        if len(failed) > self.config.train.failures * len(episodes) or not played:
             raise MarftError(
                 f"{len(failed)} of {len(episodes)} episodes failed in iteration {iteration}; the first: {failed[0].error}. "
-                f"What was written is kept: mend it, then marft train --resume --run {self.run}"
+                f"What was written is kept: mend it, then marft train --resume --run {self.run}",
+                trace=next((episode.trace for episode in failed if episode.trace), ""),
             )
-        played = [episode for episode in episodes if episode.ended != "failed"]
         if not any(turn.agent in self.config.team.trained for episode in played for turn in episode.turns):
             raise MarftError("nobody who learns acted in any episode; the workflow must call game.act")
         if self.config.credit.name == "per_step" and not any(episode.reward.turns for episode in played):
@@ -67,6 +75,25 @@ class Source:
                 "credit: per_step needs rewards of single turns (Reward.turns), and this environment gives none; "
                 "use credit=equal"
             )
+
+
+@runtime_checkable
+class Prepares(Protocol):
+    """Tasks that take long to make, and may be made before they are asked for."""
+
+    def prefetch(self, indices: Sequence[int]) -> None: ...
+
+
+def without_late_groups(episodes: Sequence[Episode]) -> list[Episode]:
+    """Where one episode was cut at its deadline, all of its task are given up: of those that are left, the slow would be
+    missing, and slow is not the same as bad."""
+    late = {episode.task.id for episode in episodes if episode.fault == "late"}
+    return [
+        replace(episode, ended="failed", fault="discarded", error="discarded: another episode of its task was too late")
+        if episode.task.id in late and episode.ended != "failed"
+        else episode
+        for episode in episodes
+    ]
 
 
 def task_order(seed: int, epoch: int, size: int) -> list[int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from marft.config import Config, load_config, merge, parse, recipes
-from marft.envs import tasks_of
+from marft.envs.base import Split
 from marft.game.workflows import Workflow
 from marft.models.peft_format import load_adapter
 from marft.runs.checkpoints import Checkpoints, warn
@@ -21,6 +21,7 @@ from marft.runs.disk import require_space
 from marft.runs.export import checkpoint_folder
 from marft.runs.tracking import trackers
 from marft.training.compose import Assembly, adapter_of, assemble, model_of
+from marft.training.leaks import describe_leaks, find_leaks
 from marft.training.progress import watcher
 from marft.training.saving import initial_adapters, load_adapters
 from marft.training.table import Start
@@ -38,7 +39,7 @@ def start_run(config: Config, path: Path, workflow: Workflow | None = None) -> d
         raise MarftError(run.taken(config))
     if not config.team.trained:
         raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
-    parts = assemble(config, workflow)
+    parts = assemble(config, workflow, reads=splits(config))
     begin_from(config, parts)
     run = RunDirectory.create(path, config, manifest(config, parts), needed=room(config, parts))
     return go(config, parts, run)
@@ -51,10 +52,15 @@ def resume_run(
     run = RunDirectory.open(path)
     config = config_of(run, overrides)
     run.check_same(config)
-    parts = assemble(config, workflow, saved_adapters(run, config))
+    parts = assemble(config, workflow, saved_adapters(run, config), reads=splits(config))
     check_base(run, parts)
     require_space(path, room(config, parts))
     return go(config, parts, run, resume=True, at=at)
+
+
+def splits(config: Config) -> tuple[Split, ...]:
+    """What a run needs of its environment."""
+    return ("test", "train") if config.eval.tasks else ("train",)
 
 
 def saved_adapters(run: RunDirectory, config: Config) -> Path | None:
@@ -69,8 +75,10 @@ def saved_adapters(run: RunDirectory, config: Config) -> Path | None:
 def go(
     config: Config, parts: Assembly, run: RunDirectory, *, resume: bool = False, at: int | None = None
 ) -> dict[str, Any]:
-    with watcher(run.path) as watching:
+    with parts.table.host, watcher(run.path) as watching:
         watching.introduce(config, parts.device)
+        for line in describe_leaks(run.manifest().get("leaks", {})):
+            watching.say(line)
         trainer = Trainer(config, parts, run, [], watching)
         if resume and not trainer.resume(warn, at):
             begin_from(config, parts)  # the run died before its first checkpoint
@@ -102,7 +110,7 @@ def seat(source: str | None, overrides: Sequence[str]) -> tuple[Config, Assembly
 def play_once(source: str | None, overrides: Sequence[str], *, task: int, prompt: str | None, show: bool) -> None:
     """Print one episode, turn by turn."""
     config, parts = seat(source, overrides)
-    held_out = tasks_of(parts.table.env, "test")
+    held_out = parts.table.host.tasks("test")
     if prompt is None and not 0 <= task < len(held_out):
         raise MarftError(f"--task {task}: the environment has {len(held_out)} held-out tasks")
     chosen = held_out[task] if prompt is None else Task(id="yours", prompt=prompt, data=held_out[0].data)
@@ -176,6 +184,7 @@ def manifest(config: Config, parts: Assembly) -> Mapping[str, Any]:
         "model": {"name": ", ".join(parts.bases), "fingerprint": parts.fingerprint},
         "device": parts.device,
         "git_commit": git_commit(),
+        "leaks": find_leaks(config, parts.table.host),
     }
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from marft.envs.base import Environment
+from marft.envs.hosting import Host
 from marft.game.play import Agent, play
 from marft.game.workflows import Workflow
 from marft.types import Episode, Task, Turn
@@ -27,7 +26,7 @@ class Start:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     team: Mapping[str, Agent]
-    env: Environment[Any]
+    host: Host
     workflow: Workflow
 
     async def episodes(self, starts: Sequence[Start], seed: str) -> list[Episode]:
@@ -35,7 +34,7 @@ class Table:
         return await asyncio.gather(
             *(
                 play(
-                    task=start.task, sample=start.sample, team=self.team, env=self.env, workflow=self.workflow,
+                    task=start.task, sample=start.sample, team=self.team, world=self.host, workflow=self.workflow,
                     seed=seed, replayed=start.replayed, base_at=start.base_at, trunk=start.trunk,
                 )
                 for start in starts

@@ -88,7 +88,8 @@ class Trainer:
         }
         with self.timed("eval"):
             if self.config.eval.every and self.position.iteration % self.config.eval.every == 0:
-                row["eval"] = evaluate(self.parts.table, eval_settings(self.config), self.config.seed)
+                settings = eval_settings(self.config)
+                row["eval"] = evaluate(self.parts.table, settings, self.config.seed, self.parts.lockstep)
         row["seconds"] = self.seconds
         self.record(row, plays)
         self.watcher.iterated(row, progress, self.progress)
@@ -224,7 +225,7 @@ class Trainer:
             return
         settings = eval_settings(self.config)
         row = {"iteration": done, "settings": asdict(settings)}
-        row |= evaluate(self.parts.table, settings, self.config.seed)
+        row |= evaluate(self.parts.table, settings, self.config.seed, self.parts.lockstep)
         self.run.write_summary({**summary, when: row})
         self.watcher.evaluated(when, row)
 

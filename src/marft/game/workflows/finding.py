@@ -14,6 +14,7 @@ from marft.game.workflows.debate import debate
 from marft.game.workflows.orchestrated import orchestrated
 from marft.game.workflows.rounds import rounds
 from marft.game.workflows.sequential import sequential
+from marft.game.workflows.turns import turns
 from marft.game.workflows.vote import vote
 from marft.types import MarftError
 
@@ -28,6 +29,7 @@ BUILT_IN: Mapping[str, Callable[..., Awaitable[None]]] = {
     "vote": vote,
     "orchestrated": orchestrated,
     "rounds": rounds,
+    "turns": turns,
 }
 
 

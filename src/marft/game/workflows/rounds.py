@@ -13,5 +13,5 @@ async def rounds(game: Game, rounds: int = 3) -> None:
     for _ in range(rounds):
         for name in game.team:
             await game.act(name)
-        if game.done():
+        if await game.done():
             return

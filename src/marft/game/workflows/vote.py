@@ -15,7 +15,7 @@ async def vote(game: Game, votes: int = 1) -> None:
     Of equally frequent answers the first given wins. If nobody answers, the first message stands.
     """
     ballots = await game.act(*(name for name in game.team for _ in range(votes)), sees=())
-    answers = [game.answer(turn) for turn in ballots]
+    answers = [await game.answer(turn) for turn in ballots]
     tally = Counter(answer for answer in answers if answer is not None).most_common(1)  # equal ones: first come first
     winner = ballots[answers.index(tally[0][0])] if tally else ballots[0]
-    game.say("majority", winner.text)
+    await game.say("majority", winner.text)

@@ -135,7 +135,8 @@ def play_held_out(config: Config, run: RunDirectory) -> Mapping[str, Any]:
     parts = assemble(config, saved=saved)
     check_base(run, parts)
     load_adapters(saved, parts.teams)
-    return evaluate(parts.table, eval_settings(config), config.seed)
+    with parts.table.host:
+        return evaluate(parts.table, eval_settings(config), config.seed, parts.lockstep)
 
 
 # --- the answer ------------------------------------------------------------------------------------------------------

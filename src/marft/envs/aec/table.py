@@ -1,0 +1,115 @@
+"""A live game: who is to act, what each player has earned, and how it got there."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from marft.envs.aec.words import mask_of, read_action
+
+LIVE = 8  # games kept alive, to go on from where they stand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A turn as the game heard it; no action: the message held no legal one, and the game ended."""
+
+    turn: int
+    action: int | str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """All that decides a position: the seed and the moves so far."""
+
+    seed: int
+    moves: tuple[Move, ...] = ()
+
+
+class Table:
+    """One game from its seed on. `earned` is what its turns brought their players, by turn; `totals` by player."""
+
+    def __init__(self, game: Any, seed: int, illegal: float) -> None:
+        self.game, self.illegal = game, illegal
+        self.ended = False
+        self.earned: dict[int, float] = {}
+        self.latest: dict[str, int] = {}  # each player's last turn
+        game.reset(seed=seed)
+        self.totals = dict.fromkeys(game.possible_agents, 0.0)
+        self._seat_the_living()
+
+    @property
+    def player(self) -> str | None:
+        """Who is to act; nobody when the game is over."""
+        return None if self.ended or not self.game.agents else str(self.game.agent_selection)
+
+    def look(self) -> tuple[Any, Any]:
+        """What the one who is to act observes, and the game's remarks."""
+        observation, _, _, _, info = self.game.last()
+        return observation, info
+
+    def read(self, text: str) -> int | str | None:
+        observation, info = self.look()
+        return read_action(text, self.game.action_space(self.game.agent_selection), mask_of(observation, info))
+
+    def step(self, move: Move) -> None:
+        """What a player is told to have earned when its next turn comes was earned by its last one."""
+        player = str(self.game.agent_selection)
+        self._pay(player, float(self.game.last(observe=False)[1]))
+        self.latest[player], self.earned[move.turn] = move.turn, 0.0
+        if move.action is None:
+            # as PettingZoo's TerminateIllegalWrapper has it: the mover pays, the others keep what they have
+            waiting = self.game.unwrapped._cumulative_rewards
+            for other in self.game.agents:
+                self._pay(other, self.illegal if other == player else float(waiting[other]))
+            self.ended = True
+            return
+        self.game.step(move.action)
+        self._seat_the_living()
+
+    def _seat_the_living(self) -> None:
+        """Takes those from the table whose game is over, with what they earned last."""
+        while self.game.agents:
+            _, reward, terminated, truncated, _ = self.game.last(observe=False)
+            if not (terminated or truncated):
+                return
+            self._pay(str(self.game.agent_selection), float(reward))
+            self.game.step(None)
+
+    def _pay(self, player: str, reward: float) -> None:
+        self.totals[player] += reward
+        if player in self.latest:
+            self.earned[self.latest[player]] += reward
+
+
+class Tables:
+    """Live games by state. A game that moves on leaves its old state, which is then played again when asked for."""
+
+    def __init__(self, make: Callable[..., Any], options: Mapping[str, Any], illegal: float) -> None:
+        self._make, self._options, self._illegal = make, options, illegal
+        self._live: OrderedDict[State, Table] = OrderedDict()
+
+    def at(self, state: State) -> Table:
+        table = self._live.pop(state, None)
+        if table is None:
+            table = Table(self._make(**self._options), state.seed, self._illegal)
+            for move in state.moves:
+                table.step(move)
+        self._keep(state, table)
+        return table
+
+    def move(self, state: State, move: Move) -> State:
+        """The state after `move`, with its game alive."""
+        following = State(seed=state.seed, moves=(*state.moves, move))
+        table = self.at(state)
+        del self._live[state]
+        table.step(move)
+        self._keep(following, table)
+        return following
+
+    def _keep(self, state: State, table: Table) -> None:
+        self._live[state] = table
+        while len(self._live) > LIVE:
+            self._live.popitem(last=False)[1].game.close()

@@ -1,0 +1,96 @@
+"""Checks of the rewards: their kinds, their range, and the rewards of single turns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from numbers import Real
+from typing import Any
+
+from marft.envs.checking.about_states import CHANGED, following
+from marft.envs.checking.finding import Breach, Finding
+from marft.envs.checking.probes import ORDINARY, sayings
+from marft.envs.checking.subject import Subject
+from marft.types import Reward
+
+LARGE = 10.0  # advantages of many algorithms are not normalised
+GAPS = (0, 2, 3)  # indices of turns: those said aside are not heard
+
+
+def reward(subject: Subject) -> Iterator[Finding]:
+    echoed: list[float] = []
+    others: list[float] = []
+    for task in subject.samples:
+        start = subject.ask("reset", task)
+        others.append(judged(subject, start, "before anybody has spoken"))
+        for text in sayings(task):
+            for state in following(subject, start, text, 0):
+                worth = judged(subject, state, f"after {text[:40]!r}")
+                (echoed if text == task.prompt else others).append(worth)
+    low, high = min(echoed + others), max(echoed + others)
+    yield Finding(check="reward", ok=True, text=f"finite and the same twice; rewards seen: {low:g} … {high:g}")
+    if low == high:
+        text = f"every message tried earned {low:g}; nothing can be learnt where all earn the same"
+        yield Finding(check="reward", ok=None, text=text)
+    elif echoed and min(echoed) == high:
+        yield Finding(
+            check="reward", ok=None, text=f"the prompt said back earns {high:g}, the most seen; a team will find that"
+        )
+    if max(-low, high) > LARGE:
+        text = f"rewards beyond ±{LARGE:g} make for large steps; scale them to about 1"
+        yield Finding(check="reward", ok=None, text=text)
+
+
+def judged(subject: Subject, state: Any, when: str) -> float:
+    """The team's reward of a state, which must be a proper one and stay so."""
+    before = subject.mark(state, "the state")
+    found = subject.ask("reward", state, on=f"a state {when}")
+    where = subject.where("reward")
+    if not isinstance(found, Reward):
+        raise Breach(f"reward gave {type(found).__name__} {when}; return marft.Reward(team=…){where}")
+    if not isinstance(found.turns, Mapping):
+        raise Breach(
+            f"Reward.turns is a {type(found.turns).__name__} {when}; give a dict {{turn.index: number}}{where}"
+        )
+    for number in (found.team, *found.turns.values()):
+        if not isinstance(number, Real) or not math.isfinite(number):
+            raise Breach(f"the reward {when} is {number!r}; it must be a finite number{where}")
+    if not isinstance(found.correct, bool | None):
+        raise Breach(
+            f"Reward.correct is {found.correct!r} {when}; give True, False, or None where no answer is right{where}"
+        )
+    if not isinstance(found.done, bool):
+        raise Breach(f"Reward.done is {found.done!r} {when}; give True or False{where}")
+    again = subject.ask("reward", state, on=f"a state {when}")
+    if subject.mark(again, "the reward") != subject.mark(found, "the reward"):
+        raise Breach(f"reward gives two rewards for one state; it may depend on the state alone{where}")
+    if subject.mark(state, "the state") != before:
+        raise Breach(f"reward {CHANGED}{where}")
+    return float(found.team)
+
+
+def turn_rewards(subject: Subject) -> Iterator[Finding]:
+    """Of single turns, by index: only of turns that were heard, and always or never."""
+    given = []
+    where = subject.where("reward")
+    for task in subject.samples:
+        for texts in (ORDINARY, sayings(task)[-3:]):
+            state, heard = subject.ask("reset", task), set[int]()
+            for index, text in zip(GAPS, texts, strict=False):
+                for after in following(subject, state, text, index):
+                    state = after
+                    heard.add(index)
+                    found = subject.ask("reward", state)
+                    turns = found.turns if isinstance(found, Reward) and isinstance(found.turns, Mapping) else {}
+                    if strangers := [key for key in turns if key not in heard]:
+                        raise Breach(
+                            f"Reward.turns holds {strangers[0]!r} when only the turns {sorted(heard)} were heard; use "
+                            f"turn.index, which need not begin at 0 nor be without gaps{where}"
+                        )
+                    given.append(bool(turns))
+    if any(given) and not all(given):
+        raise Breach(
+            f"Reward.turns is given in some states and empty in others; give every turn heard its number{where}"
+        )
+    text = "rewards of single turns are always given" if any(given) else "no rewards of single turns"
+    yield Finding(check="turn rewards", ok=True, text=text)

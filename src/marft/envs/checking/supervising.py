@@ -1,0 +1,116 @@
+"""Examines an environment from outside: a method that never comes back is cut off and reported like any other mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import IO, Any
+
+from marft.envs.checking.child import NEEDED
+from marft.envs.checking.finding import Finding
+
+HASH_SEEDS = ("1", "2")  # of two processes: an order that comes from a set differs between them
+
+
+class Stuck(Exception):
+    """The process gave no sign of life within the deadline, or has died."""
+
+
+def check(name: str, settings: Mapping[str, Any], deadline: float = 10) -> list[Finding]:
+    """What each check finds, with `deadline` seconds for every single call of a method."""
+    findings: list[Finding] = []
+    while True:
+        current, doing, failed = NEEDED[0], "the import", ""
+        skip = list(dict.fromkeys(finding.check for finding in findings))
+        try:
+            for event in events(name, settings, HASH_SEEDS[0], deadline, skip=skip):
+                current, doing = event.get("check", current), event.get("doing", doing)
+                if "finding" in event:
+                    findings.append(Finding(**event["finding"]))
+        except Stuck as stuck:
+            failed = str(stuck)
+        if not failed:
+            break
+        findings.append(Finding(check=current, ok=False, text=f"{doing} {failed}"))
+        if current in NEEDED:
+            break
+    if any(finding.check == "same tasks" and finding.ok for finding in findings):
+        findings.append(compared(name, settings, deadline))
+    return findings
+
+
+def compared(name: str, settings: Mapping[str, Any], deadline: float) -> Finding:
+    """Whether two processes have the same tasks."""
+    what, marks = "same tasks in another process", []
+    for seed in HASH_SEEDS:
+        try:
+            marks += [
+                event["marks"] for event in events(name, settings, seed, deadline, marks=True) if "marks" in event
+            ]
+        except Stuck as stuck:
+            return Finding(check=what, ok=False, text=f"tasks {stuck}")
+    if len(marks) == 2 and marks[0] == marks[1]:
+        return Finding(check=what, ok=True, text="so a run can go on elsewhere")
+    text = "they differ; the order of a set, hash(), time and random itself are not the same everywhere: use sorted(…) and random.Random(seed)"
+    return Finding(check=what, ok=False, text=text)
+
+
+def events(
+    name: str,
+    settings: Mapping[str, Any],
+    seed: str,
+    deadline: float,
+    *,
+    skip: list[str] | None = None,
+    marks: bool = False,
+) -> Iterator[Mapping[str, Any]]:
+    """What a process of its own says of the environment; it is gone when this ends."""
+    question = {"name": name, "settings": dict(settings), "skip": skip or [], "marks": marks, "path": sys.path}
+    ours, theirs = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "marft.envs.checking.child", str(theirs)], stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=[theirs], start_new_session=True,
+        env={**os.environ, "PYTHONHASHSEED": seed},
+    )  # fmt: skip
+    os.close(theirs)
+    try:
+        assert process.stdin is not None
+        with process.stdin as asked, suppress(BrokenPipeError):
+            asked.write(json.dumps(question).encode())
+        with open(ours, "rb") as pipe:
+            for line in lines(pipe, deadline):
+                event = json.loads(line)
+                if "bug" in event:
+                    raise RuntimeError(event["bug"])
+                if "end" in event:
+                    return
+                yield event
+        raise Stuck(f"ended the whole process (exit code {process.wait(deadline)})")
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # and whatever the environment has started
+        process.wait()
+
+
+def lines(pipe: IO[bytes], deadline: float) -> Iterator[bytes]:
+    """Whole lines as they come, until the other end is closed; Stuck when none comes in time."""
+    rest = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        due = time.monotonic() + deadline
+        while selector.select(max(0.0, due - time.monotonic())):
+            read = os.read(pipe.fileno(), 1 << 16)
+            if not read:
+                return
+            *whole, rest = (rest + read).split(b"\n")
+            yield from whole
+            if whole:
+                due = time.monotonic() + deadline
+    raise Stuck(f"took longer than {deadline:g} s; look for a loop or a wait that does not end")

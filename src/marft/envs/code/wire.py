@@ -1,0 +1,112 @@
+"""What crosses between the sandbox of a program and the sandbox of its tests: plain values, as JSON.
+
+The text of this file also runs inside the sandboxes, so it needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+LONGEST = 8 * 1024 * 1024  # bytes of one message
+BIG = 2**53  # whole numbers from here on travel as text
+COLLECTED: dict[str, type[Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+TYPES: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (bool, int, float, complex, str, bytes, list, dict, tuple, set, frozenset)
+}
+
+
+class NotPlain(Exception):
+    """A value that cannot be judged by itself."""
+
+
+class Hung(Exception):
+    """The program is gone, or did not answer in time."""
+
+
+def pack(value: Any, keep: Callable[[Any], dict[str, Any]]) -> Any:
+    """A value as JSON; `keep` says what stands for one that is not plain."""
+    if value is None or isinstance(value, bool | str | float):
+        return value if type(value) in (type(None), bool, str, float) else keep(value)
+    if type(value) is int:
+        return value if -BIG < value < BIG else {"int": hex(value)}
+    if type(value) is list:
+        return [pack(each, keep) for each in value]
+    if type(value) in (bytes, bytearray):
+        return {"bytes": value.hex()}
+    if type(value) is complex:
+        return {"complex": [value.real, value.imag]}
+    if isinstance(value, dict):  # Counter, defaultdict, OrderedDict are equal to the plain dict
+        return {"dict": [[pack(key, keep), pack(each, keep)] for key, each in value.items()]}
+    for name, kind in COLLECTED.items():
+        if isinstance(value, kind):  # so are named tuples
+            return {name: [pack(each, keep) for each in value]}
+    for name, kind in TYPES.items():
+        if value is kind:
+            return {"type": name}
+    return keep(value)
+
+
+def unpack(data: Any, recall: Callable[[Any], Any]) -> Any:
+    """The value that `pack` wrote; `recall` finds what was kept."""
+    if isinstance(data, list):
+        return [unpack(each, recall) for each in data]
+    if not isinstance(data, dict):
+        return data
+    [(kind, inner)] = data.items()
+    match kind:
+        case "int":
+            return int(inner, 16)
+        case "bytes":
+            return bytes.fromhex(inner)
+        case "complex":
+            return complex(*inner)
+        case "dict":
+            return {unpack(key, recall): unpack(each, recall) for key, each in inner}
+        case "tuple" | "set" | "frozenset":
+            return COLLECTED[kind](unpack(each, recall) for each in inner)
+        case "type":
+            return TYPES[inner]
+        case "kept":
+            return recall(inner)
+    raise NotPlain(kind)
+
+
+class Channel:
+    """Messages of JSON, each behind its length."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.socket = socket.socket(fileno=descriptor)
+
+    def send(self, message: Any, deadline: float | None = None) -> None:
+        data = json.dumps(message).encode()
+        self.wait_until(deadline)
+        try:
+            self.socket.sendall(len(data).to_bytes(4, "big") + data)
+        except OSError as error:
+            raise Hung(str(error)) from None
+
+    def receive(self, deadline: float | None = None) -> Any:
+        length = int.from_bytes(self.exactly(4, deadline), "big")
+        if length > LONGEST:
+            raise Hung("a message that is too long")
+        return json.loads(self.exactly(length, deadline))
+
+    def exactly(self, count: int, deadline: float | None) -> bytes:
+        data = bytearray()
+        while len(data) < count:
+            self.wait_until(deadline)
+            try:
+                chunk = self.socket.recv(min(count - len(data), 65536))
+            except OSError as error:
+                raise Hung(str(error)) from None
+            if not chunk:
+                raise Hung("the other side is gone")
+            data += chunk
+        return bytes(data)
+
+    def wait_until(self, deadline: float | None) -> None:
+        self.socket.settimeout(None if deadline is None else max(0.001, deadline - time.monotonic()))

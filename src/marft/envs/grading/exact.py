@@ -1,0 +1,64 @@
+r"""Exact rational values of written numbers: `0.5`, `1/2`, `\frac{1}{2}`, `3\frac{1}{2}`, `1.2\cdot10^{3}`, `2^{10}`.
+
+A number has to be written out: sums, roots and products are expressions, and no expression is a number here.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+MAX_DIGITS = 200  # of a written number; longer ones are no answer
+MAX_POWER = 600
+
+PLAIN = r"(?:\d+(?:\.\d*)?|\.\d+)"
+SIGNED = rf"[-+]?{PLAIN}"
+DECIMAL = re.compile(SIGNED)
+RATIO = re.compile(rf"([-+]?)(\d*)\\frac\{{({SIGNED})\}}\{{({SIGNED})\}}")
+SLASH = re.compile(rf"\(?({SIGNED})\)?/\(?({SIGNED})\)?")
+SCIENTIFIC = re.compile(rf"({SIGNED})(?:\\cdot10\^\{{?([-+]?\d{{1,3}})\}}?|[eE]([-+]?\d{{1,3}}))")
+POWER = re.compile(r"([-+]?)(\d{1,6})\^\{?(\d{1,3})\}?")
+
+
+def number(text: str) -> Fraction | None:
+    """The value of a written number, None for anything else; spaces do not matter, digits are bounded."""
+    text = text.replace(" ", "")
+    while text.startswith("{") and text.endswith("}") and "{" not in text[1:]:
+        text = text[1:-1]
+    if not text or len(text) > MAX_DIGITS or not text.isascii():
+        return None
+    if text.startswith("(") and text.endswith(")") and text.count("(") == 1:
+        text = text[1:-1]
+    if DECIMAL.fullmatch(text):
+        return Fraction(text)
+    if found := RATIO.fullmatch(text):
+        return ratio(found[1], found[2], found[3], found[4])
+    if found := SLASH.fullmatch(text):
+        return ratio("", "", found[1], found[2])
+    if found := SCIENTIFIC.fullmatch(text):
+        return Fraction(found[1]) * Fraction(10) ** int(found[2] or found[3])
+    if (found := POWER.fullmatch(text)) and int(found[3]) <= MAX_POWER:
+        value = Fraction(int(found[2]) ** int(found[3]))
+        return -value if found[1] == "-" else value
+    return None
+
+
+def ratio(sign: str, whole: str, top: str, bottom: str) -> Fraction | None:
+    """A fraction, or a mixed number such as 3½; division by zero has no value."""
+    if Fraction(bottom) == 0 or (whole and top.startswith(("-", "+"))):
+        return None
+    value = Fraction(whole or 0) + Fraction(top) / Fraction(bottom)
+    return -value if sign == "-" else value
+
+
+def decimals(text: str) -> int | None:
+    """How many decimal places a plain decimal is written with, None for every other form."""
+    text = text.replace(" ", "")
+    return len(text.partition(".")[2]) if DECIMAL.fullmatch(text) else None
+
+
+def rounded(value: Fraction, places: int) -> Fraction:
+    """Half away from zero, as people round."""
+    scaled = abs(value) * 10**places + Fraction(1, 2)
+    nearest = Fraction(scaled.numerator // scaled.denominator, 10**places)
+    return nearest if value >= 0 else -nearest

@@ -1,0 +1,116 @@
+"""One spelling for what LaTeX, Unicode and plain text spell in many ways; no value is ever worked out here."""
+
+from __future__ import annotations
+
+import re
+
+SET_OPEN, SET_CLOSE = "⦃", "⦄"  # \{ and \}, told apart from the braces that group
+TEXT_OPEN, TEXT_CLOSE = "⟪", "⟫"  # around what stood in \text{…}
+ROW = "⏎"  # \\\\ between the rows of a matrix
+
+UNICODE = {
+    **dict.fromkeys("−–—‐‑", "-"),
+    **dict.fromkeys("×·⋅∙", r"\cdot "),
+    **dict.fromkeys("\u00a0\u2009\u202f\u200b\ufeff\t\r\n", " "),
+    **{sub: f"^{{{n}}}" for n, sub in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
+    "÷": "/", "∕": "/", "⁄": "/", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
+    "π": r"\pi ", "θ": r"\theta ", "∞": r"\infty ", "√": r"\sqrt ", "°": r"^\circ ", "±": r"\pm ", "∓": r"\mp ",
+    "≤": "<=", "≥": ">=", "≠": r"\ne ", "∈": r"\in ", "∪": r"\cup ", "∅": r"\emptyset ", "′": "'",
+    SET_OPEN: "", SET_CLOSE: "", TEXT_OPEN: "", TEXT_CLOSE: "", ROW: "",
+}  # fmt: skip
+UNICODE_TABLE = str.maketrans(UNICODE)
+
+SPELLINGS = tuple(
+    (re.compile(pattern), text)
+    for pattern, text in (
+        (r"(?<=\d)(?:\{,\}|,\\!|\\,)\s*(?=\d{3}(?!\d))", ""),  # 1{,}000  1,\!000  1\,000
+        (r"\\(?:left|right|[bB]igg?[lr]?)\b\.?", " "),
+        (r"\\(?:displaystyle|textstyle|limits|nolimits|hspace\s*\{[^{}]*\}|phantom\s*\{[^{}]*\})(?![A-Za-z])", " "),
+        (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
+        (r"\\(?:leqslant|leq|le)(?![A-Za-z])|=<", "<="),
+        (r"\\(?:geqslant|geq|ge)(?![A-Za-z])", ">="),
+        (r"\\lt(?![A-Za-z])", "<"),
+        (r"\\gt(?![A-Za-z])", ">"),
+        (r"\\neq(?![A-Za-z])", r"\\ne "),
+        (r"\\(?:times|ast)(?![A-Za-z])", r"\\cdot "),
+        (r"\\(?:varnothing|emptyset)(?![A-Za-z])", r"\\emptyset "),
+        (r"\\(?:\{|lbrace(?![A-Za-z]))", SET_OPEN),
+        (r"\\(?:\}|rbrace(?![A-Za-z]))", SET_CLOSE),
+        (r"\\(?:[,;:! >]|q?quad(?![A-Za-z])|thinspace(?![A-Za-z]))|~", " "),
+        (r"\\?\$|\*\*|`|\\[()\[\]](?![A-Za-z])", " "),  # dollars (money too), Markdown, math delimiters
+        (r"\^\s*\{?\s*\\circ\s*\}?|\\degrees?(?![A-Za-z])", "°"),
+        (r"\\%", "%"),
+        (r"\\(?:text|textbf|textit|textrm|mbox|textnormal|hbox)\s*\{([^{}]*)\}", rf" {TEXT_OPEN}\1{TEXT_CLOSE} "),
+        (r"\\(?:mathrm|mathbf|mathit|mathsf|operatorname|rm|bf|boldsymbol)\s*\{([^{}]*)\}", r" \1 "),
+        (r"(?<![\\A-Za-z])sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
+        (r"(?<![\\A-Za-z])(pi|sqrt|infty)(?![A-Za-z])", r"\\\1 "),
+        (r"(?<![\\A-Za-z])(?:infinity|oo)(?![A-Za-z])", r"\\infty "),
+        (r"\*", r"\\cdot "),
+        (r"(?<=\d)\s+(\d+)\s*/\s*(\d+)(?!\d)", r"\\frac{\1}{\2}"),  # 3 1/2
+        (rf"{TEXT_OPEN}\s*(and|or)\s*{TEXT_CLOSE}", r" \1 "),
+        (r"\s+", " "),
+    )
+)
+DOUBLED = re.compile(r"\\(?=\\[A-Za-z])")  # \\\\frac, escaped once too often
+NEEDS_ARGUMENTS = re.compile(r"\\(frac|sqrt|binom)(?![A-Za-z])\s*")
+TOKEN = re.compile(r"\\[A-Za-z]+|[^\s{}\\]")
+IS_ABOUT = re.compile(r"^(\s*[A-Za-z]?\s*)(?:\\(?:approx|simeq)(?![A-Za-z])|≈)")
+ABOUT = re.compile(r"(?:\\(?:approx|simeq)(?![A-Za-z])|≈).*$", re.S)
+DANGLING = " .,;:!?"
+
+
+def clean(text: str) -> str:
+    """An answer in our one spelling, spaces kept where they may matter."""
+    text = ABOUT.sub(" ", IS_ABOUT.sub(r"\1=", text))  # what is exact stands before the ≈
+    return brace_arguments(respell(text)).strip().rstrip(DANGLING).lstrip(" :=").strip()
+
+
+def respell(text: str) -> str:
+    text = text.translate(UNICODE_TABLE)
+    text = text.replace(r"\\", ROW) if r"\begin" in text else DOUBLED.sub("", text)
+    for pattern, replacement in SPELLINGS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def brace_arguments(text: str) -> str:
+    r"""`\frac12` → `\frac{1}{2}`, `\sqrt2` → `\sqrt{2}`."""
+    pieces: list[str] = []
+    at = 0
+    while found := NEEDS_ARGUMENTS.search(text, at):
+        pieces.append(text[at : found.start()] + "\\" + found[1])
+        at = found.end()
+        for _ in range(1 if found[1] == "sqrt" else 2):
+            while at < len(text) and text[at] == " ":
+                at += 1
+            token = TOKEN.match(text, at)
+            if token is None or token[0] == "[":  # already in braces, or a root's index
+                end = closing(text, at)
+                if end is None:
+                    break
+                inside = text[at + 1 : end]
+                pieces.append("{" + brace_arguments(inside) + "}" if "\\" in inside else text[at : end + 1])
+                at = end + 1
+            else:
+                pieces.append("{" + token[0] + "}")
+                at = token.end()
+    return "".join(pieces) + text[at:]
+
+
+def closing(text: str, at: int) -> int | None:
+    """Where the brace that opens at `at` closes."""
+    if not text.startswith("{", at):
+        return None
+    depth = 0
+    for place in range(at, len(text)):
+        if text[place] == "\\":
+            continue
+        depth += (text[place] == "{") - (text[place] == "}")
+        if depth == 0:
+            return place
+    return None
+
+
+def key(text: str) -> str:
+    """Cleaned text for comparison letter by letter."""
+    return re.sub(r"\s|\\cdot(?![A-Za-z])|[⟪⟫]", "", text).replace("{}", "")

@@ -1,0 +1,169 @@
+"""The structure of an answer: a single value, a list, a tuple or interval, a union or a matrix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from marft.envs.grading.exact import number
+from marft.envs.grading.latex import ROW, SET_CLOSE, SET_OPEN, TEXT_CLOSE, TEXT_OPEN
+from marft.envs.grading.units import split_unit
+
+MAX_DEPTH = 8  # of brackets in brackets; deeper ones are read as plain text
+MAX_ITEMS = 64
+MAX_SIGNS = 3  # of ± in one value
+
+OPENING, CLOSING = f"([{{{SET_OPEN}", f")]}}{SET_CLOSE}"
+SEPARATOR = re.compile(r"[,;]\s*(?:(?:and|or)(?![A-Za-z]))?|(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])")
+UNION = re.compile(r"\\cup(?![A-Za-z])")
+EQUALS = re.compile(r"(?<![<>!:=])=(?!=)")
+LESS = re.compile(r"<=?|>=?")
+MEMBER = re.compile(r"^[A-Za-z]\s*\\in(?![A-Za-z])")
+THOUSANDS = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,])")
+MATRIX = re.compile(r"\\begin\{([pb]?matrix)\}(.*)\\end\{\1\}")
+VARIABLE = re.compile(r"\\?[A-Za-z]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """One value as written; `name` is what stood left of `=`, `words` says that it stood in \\text{…}."""
+
+    text: str
+    name: str = ""
+    unit: str = ""
+    words: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Several values: kind `list` (in any order), `union` (in any order), brackets such as `(]`, or a matrix's shape."""
+
+    kind: str
+    items: tuple[Shape, ...]
+
+
+Shape = Leaf | Group
+
+
+def read(text: str, depth: int = 0) -> Shape:
+    """The structure of a cleaned answer."""
+    text = text.strip().removeprefix("+").strip()
+    if depth > MAX_DEPTH:
+        return Leaf(text=text)
+    while enclosed(text, "{", "}"):
+        text = text[1:-1].strip()
+    text = MEMBER.sub("", text).strip()
+    if text.startswith(TEXT_OPEN) and text.find(TEXT_CLOSE) == len(text) - 1:
+        inside = read(text[1:-1], depth + 1)
+        return replace(inside, words=True) if isinstance(inside, Leaf) else inside
+    if found := MATRIX.fullmatch(text):
+        return read_matrix(found[2], depth)
+    if len(parts := split(text, UNION)) > 1:
+        return group("union", parts, depth)
+    for opening, closing in product(f"([{SET_OPEN}", f")]{SET_CLOSE}"):
+        if enclosed(text, opening, closing):
+            inside_text = text[1:-1]
+            if len(parts := split(inside_text, SEPARATOR)) > 1:
+                return group("list" if opening == SET_OPEN else opening + closing, parts, depth)
+            if opening + closing in ("()", SET_OPEN + SET_CLOSE) and inside_text.strip():
+                return read(inside_text, depth + 1)
+    text = THOUSANDS.sub(lambda found: found[0].replace(",", ""), text)
+    if len(parts := split(text, SEPARATOR)) > 1:
+        return group("list", parts, depth)
+    return read_interval(text, depth) or read_value(text, depth)
+
+
+def group(kind: str, parts: list[str], depth: int) -> Shape:
+    if len(parts) > MAX_ITEMS:
+        return Leaf(text="")
+    items = tuple(read(part, depth + 1) for part in parts)
+    if kind == "list":  # x = 1, ±2 is a list of three
+        items = tuple(i for item in items for i in (item.items if is_list(item) else (item,)))  # type: ignore[union-attr]
+    return Group(kind=kind, items=items)
+
+
+def is_list(shape: Shape) -> bool:
+    return isinstance(shape, Group) and shape.kind == "list"
+
+
+def read_matrix(inside: str, depth: int) -> Shape:
+    rows = [row.split("&") for row in inside.split(ROW) if row.strip()]
+    if not rows or len({len(row) for row in rows}) > 1:
+        return Leaf(text="")
+    return group(f"matrix {len(rows)}×{len(rows[0])}", [cell for row in rows for cell in row], depth)
+
+
+def read_interval(text: str, depth: int) -> Shape | None:
+    """`1 < x <= 2` is (1,2]; `x > 3` is (3,∞). Other relations are left to the algebra."""
+    sides, signs = LESS.split(text), LESS.findall(text)
+    sides = [side.strip() for side in sides]
+    if not 1 <= len(signs) <= 2 or not all(sides) or len({sign[0] for sign in signs}) > 1:
+        return None
+    if signs[0][0] == ">":
+        sides, signs = sides[::-1], signs[::-1]
+    if len(signs) == 1 and VARIABLE.fullmatch(sides[0]) and number(sides[1]) is not None:
+        sides, signs = [r"-\infty", *sides], ["<", *signs]
+    elif len(signs) == 1 and VARIABLE.fullmatch(sides[1]) and number(sides[0]) is not None:
+        sides, signs = [*sides, r"\infty"], [*signs, "<"]
+    if len(signs) != 2 or not VARIABLE.fullmatch(sides[1]):
+        return None
+    kind = ("[" if "=" in signs[0] else "(") + ("]" if "=" in signs[1] else ")")
+    return group(kind, [sides[0], sides[2]], depth)
+
+
+def read_value(text: str, depth: int) -> Shape:
+    name, value = "", text
+    sides = [side.strip() for side in EQUALS.split(text)]
+    if len(sides) > 1:
+        name, value = sides[0], sides[-1]
+        inside = read(value, depth + 1)
+        if isinstance(inside, Group):
+            return inside
+    if 0 < value.count(r"\pm") + value.count(r"\mp") <= MAX_SIGNS:
+        return Group(kind="list", items=tuple(replace(plain(way), name=name) for way in both_signs(value)))
+    return replace(plain(value), name=name)
+
+
+def plain(text: str) -> Leaf:
+    text = text.strip().removeprefix("+").strip()
+    head = re.match(r"[-+]?[\d.,/\s]*(?:\\frac\{\d+\}\{\d+\})?", text)
+    is_number = head is not None and number(head[0]) is not None
+    value, unit = split_unit(text, is_number)
+    return Leaf(text=value, unit=unit)
+
+
+def both_signs(text: str) -> Iterator[str]:
+    if r"\mp" in text:  # upper signs belong together
+        yield text.replace(r"\pm", "+").replace(r"\mp", "-")
+        yield text.replace(r"\pm", "-").replace(r"\mp", "+")
+        return
+    pieces = text.split(r"\pm")
+    for signs in product("+-", repeat=len(pieces) - 1):
+        yield pieces[0] + "".join(sign + piece for sign, piece in zip(signs, pieces[1:], strict=True))
+
+
+def enclosed(text: str, opening: str, closing: str) -> bool:
+    """Whether the first character opens a bracket that only the last one closes."""
+    if len(text) < 2 or text[0] != opening or text[-1] != closing:
+        return False
+    depth = 0
+    for place, character in enumerate(text):
+        depth += (character in OPENING) - (character in CLOSING)
+        if depth == 0:
+            return place == len(text) - 1
+    return False
+
+
+def split(text: str, separator: re.Pattern[str]) -> list[str]:
+    """The parts between separators that stand in no bracket."""
+    inside = [0]
+    for character in text:
+        inside.append(max(0, inside[-1] + (character in OPENING) - (character in CLOSING)))
+    parts, start = [], 0
+    for found in separator.finditer(text):
+        if inside[found.start()] == 0:
+            parts.append(text[start : found.start()])
+            start = found.end()
+    return [*parts, text[start:]]

@@ -1,0 +1,104 @@
+"""The client of the grading helper: one helper per process, started when first needed, replaced when it does not answer."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+
+from marft.envs.grading.worker import WALL_S
+from marft.types import MarftError
+
+START_S = 120.0  # to import sympy, on a machine that is busy
+GRACE_S = 2.0  # the helper keeps the limit itself; past this it is replaced
+
+
+class Helper:
+    """A running grading helper and the pipes to it."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-P", "-m", "marft.envs.grading.worker"]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
+        )
+        started = self.line(START_S)
+        if started != "ready":
+            self.close()
+            raise MarftError(f"the grading helper did not start: {started or 'no reply'}; pip install math-verify")
+
+    def line(self, seconds: float) -> str:
+        """One line of reply; empty when the helper is gone or late."""
+        assert self.process.stdout is not None
+        reply, deadline = b"", time.monotonic() + seconds
+        while not reply.endswith(b"\n"):
+            ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            piece = os.read(self.process.stdout.fileno(), 4096) if ready else b""
+            if not piece:
+                return ""
+            reply += piece
+        return reply.decode().strip()
+
+    def ask(self, gold: str, answer: str) -> str:
+        assert self.process.stdin is not None
+        try:
+            os.write(self.process.stdin.fileno(), json.dumps({"gold": gold, "answer": answer}).encode() + b"\n")
+        except OSError:
+            return ""
+        return self.line(WALL_S + GRACE_S)
+
+    def close(self) -> None:
+        self.let_go()
+        self.process.kill()
+        self.process.wait()
+
+    def let_go(self) -> None:
+        """Close our ends of the pipes: the helper ends when nobody holds them."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+class Client:
+    """The helper of this process. Calls from several threads wait for each other."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.helper: Helper | None = None
+
+    def equal(self, gold: str, answer: str) -> bool:
+        """Whether algebra finds two answers equal; what it cannot decide within its limits is not equal."""
+        with self.lock:
+            for _ in range(2):  # a helper that was killed from outside is replaced once
+                if self.helper is None:
+                    self.helper = Helper()
+                started = time.monotonic()
+                reply = self.helper.ask(gold, answer)
+                if reply:
+                    return reply == "1"
+                self.stop()
+                if time.monotonic() - started > WALL_S:
+                    return False
+            return False
+
+    def stop(self) -> None:
+        if self.helper is not None:
+            self.helper.close()
+            self.helper = None
+
+    def after_fork(self) -> None:
+        """A forked process has its own helper; the parent's lock may be held by a thread that is not here."""
+        self.lock = threading.Lock()
+        if self.helper is not None:
+            self.helper.let_go()
+            self.helper.process.returncode = 0  # another process's child: nothing to wait for
+            self.helper = None
+
+
+CLIENT = Client()
+os.register_at_fork(after_in_child=CLIENT.after_fork)
+atexit.register(CLIENT.stop)

@@ -1,0 +1,113 @@
+"""The grading helper, a process of its own: reads pairs of answers, decides each in a fork under hard limits.
+
+Run as `python -m marft.envs.grading.worker`. It ends when its input does or its parent is gone. A comparison that takes
+too long, too much memory or crashes costs its fork and nothing else; the next fork is as warm as the last.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import re
+import resource
+import select
+import signal
+import sys
+
+from marft.envs.grading.algebra import equal_values, load
+from marft.envs.grading.latex import clean
+from marft.envs.grading.matching import same
+from marft.envs.grading.shape import read
+
+WALL_S = 2.0
+CPU_S = 3
+MEMORY = 2 << 30  # bytes a comparison may take on top of what the helper holds
+STACK_DEPTH = 5_000
+PARENT_CHECK_S = 5.0
+
+
+def compare(gold: str, answer: str) -> bool:
+    return same(read(clean(gold)), read(clean(answer)), equal_values) is True
+
+
+def decide(gold: str, answer: str) -> str:
+    """`1` equal, `0` not, `t` not decided within the limits."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        verdict = b"0"
+        try:
+            limit()
+            verdict = b"1" if compare(gold, answer) else b"0"
+        except BaseException:  # whatever algebra does on hostile input, it is no match
+            verdict = b"0"
+        finally:
+            os.write(writing, verdict)
+            os._exit(0)
+    os.close(writing)
+    try:
+        ready, _, _ = select.select([reading], [], [], WALL_S)
+        verdict = os.read(reading, 1) if ready else b""
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reading)
+    return verdict.decode() or "t"
+
+
+def limit() -> None:
+    """The kernel ends this process by itself should the helper be gone before."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, WALL_S + 1)
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (address_space() + MEMORY,) * 2)
+    sys.setrecursionlimit(STACK_DEPTH)
+
+
+def address_space() -> int:
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[0]) * resource.getpagesize()
+    except OSError:
+        return MEMORY
+
+
+def serve(replies: int) -> None:
+    parent = os.getppid()
+    waiting = b""
+    while True:
+        ready, _, _ = select.select([0], [], [], PARENT_CHECK_S)
+        if os.getppid() != parent:
+            return
+        if not ready:
+            continue
+        piece = os.read(0, 1 << 16)
+        if not piece:
+            return
+        waiting += piece
+        while b"\n" in waiting:
+            line, _, waiting = waiting.partition(b"\n")
+            request = json.loads(line)
+            os.write(replies, f"{decide(request['gold'], request['answer'])}\n".encode())
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the program that grades
+    replies = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what libraries print is no reply
+    logging.disable(logging.CRITICAL)
+    try:
+        load()
+    except ImportError as error:
+        os.write(replies, f"cannot load math-verify: {re.sub(chr(10), ' ', str(error))}\n".encode())
+        return
+    gc.freeze()  # forks share memory for as long as nobody touches it
+    os.write(replies, b"ready\n")
+    serve(replies)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""Where an environment runs: in worker processes that can be cut off, or, if it is light, in this one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from marft.envs import make_env
+from marft.envs.hosting.host import Host, InProcess
+from marft.envs.hosting.pool import Pool
+from marft.game.lockstep import Lockstep
+
+__all__ = ["Host", "InProcess", "Pool", "open_env"]
+
+
+def open_env(
+    name: str, settings: Mapping[str, Any], *, deadline: float, workers: int | None, lockstep: Lockstep
+) -> Host:
+    """The environment of a config, ready to be played in; whoever opens it closes it."""
+    env = make_env(name, settings)
+    if env.light:
+        return InProcess(env)
+    return Pool(env, name, settings, deadline=deadline, workers=workers, lockstep=lockstep)

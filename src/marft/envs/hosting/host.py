@@ -1,0 +1,60 @@
+"""What a host offers, and the one that hosts in this very process."""
+
+from __future__ import annotations
+
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from marft.envs import tasks_of
+from marft.envs.base import Environment, Split
+from marft.game.world import Fault
+from marft.types import Task
+
+
+class Host(ABC):
+    """An environment that answers questions; close it when nobody plays any more."""
+
+    def __init__(self, env: Environment[Any]) -> None:
+        self.env = env
+        self._tasks: dict[Split, Sequence[Task]] = {}
+
+    def tasks(self, split: Split) -> Sequence[Task]:
+        """The tasks of a split, read once."""
+        if split not in self._tasks:
+            self._tasks[split] = tasks_of(self.env, split)
+        return self._tasks[split]
+
+    @abstractmethod
+    async def ask(self, method: str, *arguments: Any, last: bool = False) -> Any:
+        """What `env.method(*arguments)` returns; whatever goes wrong with it is a Fault.
+
+        The `last` question of an episode may be answered at any time; nothing is generated before all others are.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nothing is left running; once more is no harm."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class InProcess(Host):
+    """Asks at once. Nobody can cut it off, so it is for environments that take microseconds."""
+
+    async def ask(self, method: str, *arguments: Any, last: bool = False) -> Any:
+        try:
+            return getattr(self.env, method)(*arguments)
+        except Exception as error:  # the user's code: anything may come
+            raise Fault("raised", f"raised {type(error).__name__}: {error}", traceback.format_exc()) from error
+
+    def close(self) -> None:
+        """There is nothing to end."""

@@ -1,0 +1,86 @@
+"""Problems with one right answer: GSM8K, MATH, DeepScaleR, AIME and any file with a prompt and an answer column."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from marft.envs.base import Environment, Split
+from marft.envs.data import KNOWN, DataSource, read_split
+from marft.envs.data.columns import answer_column, as_text, gold_of, prompt_column
+from marft.envs.data.reading import SplitRows
+from marft.envs.grading import final_answer, grade
+from marft.types import MarftError, Reward, Task, Turn
+
+TOLERATED = 0.01  # the share of rows without prompt or answer that is left out; beyond it the column is the wrong one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    task: Task
+    said: str | None = None
+
+
+class Math(Environment[State]):
+    """Reward 1 when the last message's final answer equals the gold answer, else 0."""
+
+    def __init__(
+        self,
+        data: str,
+        train: str | None = None,
+        test: str | None = None,
+        prompt: str | None = None,
+        answer: str | None = None,
+        held_out: float | None = None,
+        instruction: str = "",
+    ) -> None:
+        self.source = DataSource(data=data, train=train, test=test, held_out=held_out, prompt=prompt, answer=answer)
+        for key, name in (("data", data), ("train", train), ("test", test)):
+            if name in KNOWN and KNOWN[name].kind != "math":
+                raise ValueError(f"{key}: {name} is a set of programs; use env=code")
+        if not isinstance(instruction, str):
+            raise ValueError(f"instruction must be a text, not {instruction!r}")
+        self.instruction = instruction
+
+    def tasks(self, split: Split) -> Sequence[Task]:
+        part = read_split(self.source, split)
+        rows = [numbered.row for numbered in part.rows]
+        prompts = prompt_column(rows, self.source.prompt, part.origin.known)
+        answers, gold = answer_column(rows, self.source.answer, part.origin.known)
+        tasks: list[Task] = []
+        without: list[int] = []
+        for numbered in part.rows:
+            prompt, answer = as_text(numbered.row.get(prompts)), gold_of(numbered.row.get(answers), gold)
+            if not prompt or answer is None:
+                without.append(numbered.number)
+                continue
+            shown = f"{prompt}\n{self.instruction}" if self.instruction else prompt
+            tasks.append(Task(id=part.id(numbered.number), prompt=shown, data={"answer": answer}))
+        report(part, without, f"{prompts} or {answers} ({gold})")
+        return tasks
+
+    def reset(self, task: Task) -> State:
+        return State(task=task)
+
+    def transition(self, state: State, turn: Turn) -> State:
+        return State(task=state.task, said=turn.text)
+
+    def reward(self, state: State) -> Reward:
+        task = state.task
+        correct = state.said is not None and grade(state.said, task.data["answer"], task.prompt)
+        return Reward(team=float(correct), correct=correct)
+
+    def answer(self, text: str) -> str | None:
+        return final_answer(text)
+
+
+def report(part: SplitRows, without: list[int], what: str) -> None:
+    """A task without an answer is one that everything or nothing solves: a few are left out aloud, many are an error."""
+    if not without:
+        return
+    name, named = f"{part.origin.name}/{part.split}", ", ".join(map(str, without[:10]))
+    line = f"{name}: nothing in {what} of {len(without)} of {len(part.rows)} rows: {named}{'…' * (len(without) > 10)}"
+    if len(without) > TOLERATED * len(part.rows):
+        raise MarftError(f"{line}; repair them or choose the columns with env.prompt=COLUMN env.answer=COLUMN")
+    print(f"marft: warning: {line}; left out", file=sys.stderr)

@@ -1,0 +1,160 @@
+"""The tasks of a split as a sequence, made by a process of their own, ahead of time where the trainer says what is next."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+import weakref
+from base64 import b64decode
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
+
+from marft.envs.base import Split
+from marft.envs.reasoning.recipe import Recipe
+from marft.types import MarftError, Task
+
+PATIENCE = 300.0  # seconds without a word before the process counts as hung; a draw has its own, shorter limit
+KEPT = 1024  # tasks that are ready at once; the oldest go first
+AHEAD = 256  # tasks asked for ahead of time at once
+
+Key = tuple[Split, int]
+
+
+class Maker:
+    """Asks a process of its own for tasks. A copy (pickled, in a worker) starts another when it needs one."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ready: OrderedDict[Key, dict[str, Any]] = OrderedDict()
+        self._ahead: set[Key] = set()
+        self._heard = b""
+
+    def __reduce__(self) -> tuple[type[Maker], tuple[Recipe]]:
+        return Maker, (self.recipe,)
+
+    def start(self) -> None:
+        """Starts the process, where there is none, and waits until it has accepted the recipe."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self._ahead.clear()
+        self._heard = b""
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "marft.envs.reasoning.maker"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
+            env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )  # fmt: skip
+        weakref.finalize(self, stop, self._process)
+        self._tell(self.recipe.to_json())
+        refused = self._hear("reasoning tasks").get("refused")
+        if refused is not None:
+            stop(self._process)
+            raise MarftError(refused)
+
+    def take(self, split: Split, index: int) -> Task:
+        """The task, from what is ready or as soon as it is made."""
+        key = (split, index)
+        if key not in self._ready:
+            self.start()
+            if key not in self._ahead:
+                self._tell(json.dumps({"split": split, "index": index, "urgent": True}))
+            while key not in self._ready:
+                self._store(self._hear(f"{split} task {index} of {', '.join(self.recipe.tasks)}"))
+        made = self._ready[key]
+        if "error" in made:
+            raise MarftError(f"env: {made['error']}")
+        return read_task(made)
+
+    def prefetch(self, split: Split, indices: Sequence[int]) -> None:
+        """Has these made while the caller does something else."""
+        self.start()
+        while b"\n" in self._heard or self._readable(0.0):
+            self._store(self._hear("a task made ahead of time"))
+        for index in indices:
+            key = (split, index)
+            if key not in self._ready and key not in self._ahead and len(self._ahead) < AHEAD:
+                self._ahead.add(key)
+                self._tell(json.dumps({"split": split, "index": index, "urgent": False}))
+
+    def _store(self, made: dict[str, Any]) -> None:
+        key = (made.pop("split"), made.pop("index"))
+        self._ahead.discard(key)
+        self._ready[key] = made
+        while len(self._ready) > KEPT:
+            self._ready.popitem(last=False)
+
+    def _tell(self, line: str) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line.encode() + b"\n")
+        except BrokenPipeError:
+            raise MarftError("env: the process that makes reasoning tasks has died; start again") from None
+
+    def _hear(self, what: str) -> dict[str, Any]:
+        """The next answer."""
+        process, until = self._process, time.monotonic() + PATIENCE
+        assert process is not None
+        assert process.stdout is not None
+        while b"\n" not in self._heard:
+            readable = self._readable(max(0.0, until - time.monotonic()))
+            said = process.stdout.read(1 << 20) if readable else b""
+            if not said:
+                stop(process)
+                how = "died" if readable else f"said nothing for {PATIENCE:.0f} s"
+                raise MarftError(f"env: {what}: the process that makes it has {how}; choose easier settings")
+            self._heard += said
+        line, _, self._heard = self._heard.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _readable(self, seconds: float) -> bool:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        return bool(select.select([self._process.stdout], [], [], seconds)[0])
+
+
+def read_task(made: Mapping[str, Any]) -> Task:
+    """The task that `Bench.make` has put down."""
+    data = {"task": made["task"], "answer": made["answer"], "entry": b64decode(made["entry"])}
+    return Task(id=made["id"], prompt=made["prompt"], data=data)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+
+
+class ReasoningTasks(Sequence[Task]):
+    """Tasks of one split, made on demand from their index."""
+
+    def __init__(self, split: Split, size: int, maker: Maker) -> None:
+        self.split: Split = split
+        self.size = size
+        self.maker = maker
+
+    def __len__(self) -> int:
+        return self.size
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Task]: ...
+    def __getitem__(self, index: int | slice) -> Task | Sequence[Task]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self.maker.take(self.split, index)
+
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """Has these tasks made in the background; they are the same as without."""
+        self.maker.prefetch(self.split, indices)

@@ -1,0 +1,40 @@
+"""The first code that runs inside the sandbox: it sets the limits, says that it is up, and becomes the program.
+
+Its text is handed to an interpreter that sees nothing of marft, and it imports as little as it can: each run waits for
+it. Arguments: a file descriptor to report on, the number of limits, each limit as NAME=VALUE, the program's own arguments.
+"""
+
+import sys
+
+
+def become(path: str) -> None:
+    """Run the program as if the interpreter had been started with it."""
+    import _signal  # type: ignore[import-not-found]
+    import builtins
+    import posix  # neither os nor signal, which take milliseconds to load
+    import resource
+    from _sitebuiltins import Quitter
+
+    report, count = int(sys.argv[1]), int(sys.argv[2])
+    for pair in sys.argv[3 : 3 + count]:
+        name, _, value = pair.partition("=")
+        limit = int(value)
+        hard = limit + 1 if name == "RLIMIT_CPU" else limit  # in between, it can still say why it ends
+        resource.setrlimit(getattr(resource, name), (limit, hard))
+    sys.argv[:] = [path, *sys.argv[3 + count :]]
+    sys.path.insert(0, "/program")
+    for each in ("exit", "quit"):  # the interpreter starts without `site`, which would make them
+        setattr(builtins, each, Quitter(each, ""))
+    _signal.signal(_signal.SIGXCPU, lambda *_: posix._exit(128 + _signal.SIGXCPU))
+    posix.write(report, b"1")
+    posix.close(report)
+    with open(path, "rb") as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    space = globals()
+    del space["become"]
+    space["__file__"] = path
+    exec(code, space)
+
+
+if __name__ == "__main__":
+    become("/program/main.py")

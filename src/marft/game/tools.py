@@ -1,0 +1,64 @@
+"""Tools in an agent's turn: `<calculator>2*7</calculator>` is a call; its answer is shown to the agent, which speaks on.
+
+A call ends the message where the closing tag begins (it is among the agent's stop strings), so that call and answer are
+turns like others: what the tool said is in the next observation and in nobody's loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from marft.types import Completion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """What an agent may call: one line that tells it how, and what happens then."""
+
+    help: str
+    use: Callable[[str], Awaitable[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    tool: str
+    asked: str
+    text: str  # the whole message, with the tag closed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """One agent's tools by name, and how often it may call them before its turn has to end."""
+
+    by_name: Mapping[str, Tool] = field(default_factory=dict)
+    most: int = 0
+
+    @property
+    def help(self) -> str:
+        return "\n".join(tool.help for tool in self.by_name.values())
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return tuple(closing(name) for name in self.by_name)
+
+    def called(self, said: Completion) -> Call | None:
+        """The call that a message ends in; a message that was cut off for its length is none."""
+        if said.finish != "stop":
+            return None
+        opened = {name: said.text.rfind(f"<{name}>") for name in self.by_name}
+        name = max(opened, key=opened.__getitem__, default="")
+        if opened.get(name, -1) < 0:
+            return None
+        text = said.text.removesuffix(closing(name))  # of a turn that is played again
+        return Call(tool=name, asked=text[opened[name] + len(f"<{name}>") :], text=text + closing(name))
+
+    async def use(self, call: Call) -> str:
+        return await self.by_name[call.tool].use(call.asked)
+
+
+def closing(name: str) -> str:
+    return f"</{name}>"
+
+
+NO_TOOLS = Tools()

@@ -1,0 +1,161 @@
+"""An evaluation's folder: what was asked, every episode that was played for it, and the figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from marft.config import Config, parse, parse_yaml, to_yaml
+from marft.runs.atomic import append_whole, write_atomically
+from marft.runs.difference import first_difference
+from marft.runs.directory import lines, pretty
+from marft.types import MarftError
+
+CONFIG, MANIFEST, EPISODES, RESULTS, TABLE = (
+    "eval.yaml",
+    "manifest.json",
+    "episodes.jsonl",
+    "results.json",
+    "results.md",
+)
+OTHERS = {"config.yaml": "a run", "compare.yaml": "a comparison"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """How good are these weights on these tasks, played as this config says?"""
+
+    config: Config
+    weights: str  # a hash of all adapters and of the base below them
+    tasks: Mapping[str, str]  # of each benchmark, a hash
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """Which episode: who is silent in it, and which sample of which task it is."""
+
+    benchmark: str
+    silent: str | None
+    task: str
+    sample: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """One episode, as far as figures need it."""
+
+    slot: Slot
+    reward: float
+    correct: bool | None  # None: the environment does not say, or it failed
+    answer: str | None  # what the team's last message answers, as text: equal answers have equal texts
+    tokens: Mapping[str, int]  # generated, by agent
+    turns: Mapping[str, int]  # taken, by agent
+    error: str | None  # why it failed
+    seconds: float  # its share of the time that it and those beside it took
+
+
+class Evaluation:
+    """`eval.yaml` is the config, `manifest.json` the rest of the question, `episodes.jsonl` what was played so far."""
+
+    def __init__(self, path: Path, question: Question) -> None:
+        self.path, self.question = path, question
+
+    @classmethod
+    def begin(cls, path: Path, question: Question) -> Evaluation:
+        """A new evaluation, or the one that this folder holds, if it was asked the same."""
+        for name, what in OTHERS.items():
+            if (path / name).is_file():
+                raise MarftError(f"{path} is {what}, not an evaluation; choose another --run")
+        evaluation = cls(path, question)
+        if (path / CONFIG).is_file():
+            check_same(path, question)
+            return evaluation
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise MarftError(f"cannot make {path}: {error.strerror}; choose another --run") from error
+        evaluation.write(EPISODES, b"")
+        evaluation.write(MANIFEST, pretty({"weights": question.weights, "tasks": dict(question.tasks)}))
+        # Last, because it is what makes the folder an evaluation.
+        evaluation.write(CONFIG, to_yaml(question.config).encode())
+        return evaluation
+
+    def keep(self, chunks: Sequence[Sequence[Slot]]) -> int:
+        """How many of the chunks, which are played in this order, are there whole; what is there of the next is dropped.
+
+        A chunk that is played anew as a whole is computed in the same batches, and so comes out the same to the bit.
+        """
+        try:
+            found = [(line, slot_of(row)) for line, row in lines(self.path / EPISODES)]
+        except (LookupError, TypeError):
+            raise MarftError(f"{self.path / EPISODES} holds lines of another kind; choose another --run") from None
+        whole = end = 0
+        for chunk in chunks:
+            if [slot for _, slot in found[end : end + len(chunk)]] != list(chunk):
+                break
+            whole, end = whole + 1, end + len(chunk)
+        left = [slot for _, slot in found[end:]]
+        if left != list(chunks[whole] if whole < len(chunks) else ())[: len(left)]:
+            raise MarftError(f"{self.path / EPISODES} is damaged: line {end + 1} is out of place; choose another --run")
+        self.write(EPISODES, b"".join(line + b"\n" for line, _ in found[:end]))
+        return whole
+
+    def append(self, rows: Sequence[Played]) -> None:
+        data = b"".join(json.dumps(encoded(row), allow_nan=False).encode() + b"\n" for row in rows)
+        try:
+            append_whole(self.path / EPISODES, data)
+        except OSError as error:
+            raise MarftError(self.refused(EPISODES, error)) from error
+
+    def played(self) -> list[Played]:
+        return [decoded(row) for _, row in lines(self.path / EPISODES)]
+
+    def write(self, name: str, data: bytes) -> None:
+        try:
+            write_atomically(self.path / name, data)
+        except OSError as error:
+            raise MarftError(self.refused(name, error)) from error
+
+    def refused(self, name: str, error: OSError) -> str:
+        return (
+            f"cannot write {self.path / name}: {error.strerror}; nothing already written is lost: mend it, then give the "
+            f"same command with --run {quote(str(self.path))}"
+        )
+
+
+def check_same(path: Path, question: Question) -> None:
+    """An evaluation goes on with the question it began with; another is refused."""
+    try:
+        old = parse(parse_yaml((path / CONFIG).read_text(encoding="utf-8"), str(path / CONFIG)))
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        weights, tasks = manifest["weights"], manifest["tasks"]
+    except (OSError, ValueError, LookupError, TypeError, MarftError) as error:
+        raise MarftError(f"{path} holds no evaluation of this version: {error}; choose another --run") from error
+    if found := first_difference(old, question.config):
+        raise MarftError(
+            f"{path} evaluates something else: {found.key} is {found.old} there and {found.new} here; choose another --run"
+        )
+    if weights != question.weights:
+        raise MarftError(f"{path} evaluates other weights: the team has changed since; choose another --run")
+    if changed := [name for name, digest in question.tasks.items() if tasks.get(name) != digest]:
+        raise MarftError(f"{path} evaluates other tasks: those of {changed[0]!r} have changed; choose another --run")
+
+
+def encoded(row: Played) -> dict[str, Any]:
+    """One flat object a line."""
+    data = asdict(row)
+    slot: dict[str, Any] = data.pop("slot")
+    return {**slot, **data}
+
+
+def slot_of(row: Mapping[str, Any]) -> Slot:
+    return Slot(**{key: row[key] for key in ("benchmark", "silent", "task", "sample")})
+
+
+def decoded(row: Mapping[str, Any]) -> Played:
+    slot = slot_of(row)
+    return Played(slot=slot, **{key: value for key, value in row.items() if key not in Slot.__slots__})

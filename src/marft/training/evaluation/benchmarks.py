@@ -1,0 +1,44 @@
+"""A seated team at another environment: where a benchmark's environment is opened and closed, and its tasks are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from marft.config import EnvConfig
+from marft.envs import make_env, tasks_of
+from marft.game.lockstep import Lockstep
+from marft.training.compose import open_host
+from marft.training.table import Table
+from marft.types import MarftError, Task
+
+
+@contextmanager
+def opened(table: Table, name: str, env: Mapping[str, Any], lockstep: Lockstep) -> Iterator[Table]:
+    """The same team at the environment of a benchmark, as long as it is played there."""
+    with naming(name):
+        host = open_host(EnvConfig.model_validate(env), lockstep)
+    with host:
+        yield replace(table, host=host)
+
+
+def tasks_there(name: str, env: Mapping[str, Any]) -> Sequence[Task]:
+    """The held-out tasks of a benchmark where nobody plays yet."""
+    with naming(name):
+        config = EnvConfig.model_validate(env)
+        return tasks_of(make_env(config.name, config.settings), "test")
+
+
+def first(tasks: Sequence[Task], count: int) -> list[Task]:
+    return [tasks[i] for i in range(min(count, len(tasks)))]
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """A mistake says in which benchmark it is."""
+    try:
+        yield
+    except MarftError as error:
+        raise MarftError(f"eval.benchmarks.{name}: {error}", error.trace) from error

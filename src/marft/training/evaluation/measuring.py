@@ -1,0 +1,107 @@
+"""`marft eval`: every benchmark, with everybody and with each agent silent, chunk by chunk in a folder that can go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from shlex import quote
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from marft.config import Config
+from marft.runs.directory import pretty
+from marft.runs.evaluations import RESULTS, TABLE, Evaluation, Played, Slot
+from marft.training.compose import Assembly
+from marft.training.evaluation.asking import Benchmark, plan, question_of, read_benchmarks
+from marft.training.evaluation.benchmarks import opened
+from marft.training.evaluation.figures import Result, make_drop, make_figures
+from marft.training.evaluation.playing import play_chunk, silence
+from marft.training.evaluation.report import markdown, say, show
+from marft.training.evaluation.results import as_json
+from marft.training.evaluation.settings import eval_settings, with_settings
+from marft.training.table import Table
+from marft.types import MarftError
+
+
+def measure(config: Config, parts: Assembly, path: Path) -> None:
+    """Plays what is still to be played, then writes the figures into the evaluation's folder and shows them."""
+    check(config)
+    benchmarks = read_benchmarks(config, parts)
+    evaluation = Evaluation.begin(path, question_of(config, parts, benchmarks))
+    console = Console()
+    say(console, f"evaluation in {path}; should it be stopped, the same command with --run {quote(str(path))} goes on")
+    play_rest(config, parts, benchmarks, evaluation)
+    results = make_results(config, evaluation.played(), benchmarks)
+    title = f"{', '.join(config.team.agents)} with {config.model}"
+    evaluation.write(TABLE, markdown(results, title).encode())
+    evaluation.write(RESULTS, pretty(as_json(results)))
+    show(console, results)
+    say(console, f"see {path / TABLE} and {RESULTS}")
+
+
+def check(config: Config) -> None:
+    if not config.eval.tasks:
+        raise MarftError("eval.tasks is 0: say how many held-out tasks to play, as in eval.tasks=512")
+    if config.eval.ablate and len(config.team.agents) == 1:
+        raise MarftError("eval.ablate: without its only agent the team says nothing; drop it")
+
+
+def play_rest(config: Config, parts: Assembly, benchmarks: Sequence[Benchmark], evaluation: Evaluation) -> None:
+    """Every chunk that is not there yet."""
+    chunks = plan(config, benchmarks)
+    whole = evaluation.keep(chunks)
+    with progress(chunks, whole) as advance:
+        for name, group in groupby(chunks[whole:], key=lambda chunk: chunk[0].benchmark):
+            benchmark = next(each for each in benchmarks if each.name == name)
+            with seated(config, parts, benchmark) as table:
+                for chunk in group:
+                    playing = replace(table, team=silence(table.team, chunk[0].silent))
+                    evaluation.append(play_chunk(playing, chunk, benchmark.tasks, config.seed))
+                    advance(chunk)
+
+
+@contextmanager
+def seated(config: Config, parts: Assembly, benchmark: Benchmark) -> Iterator[Table]:
+    """The team at a benchmark, sampling as evaluation does."""
+    settings = eval_settings(config)
+    team = {name: with_settings(agent, settings) for name, agent in parts.table.team.items()}
+    table = replace(parts.table, team=team)
+    if benchmark.env is None:
+        yield table
+        return
+    with opened(table, benchmark.name, benchmark.env, parts.lockstep) as there:
+        yield there
+
+
+@contextmanager
+def progress(chunks: Sequence[Sequence[Slot]], whole: int) -> Iterator[Callable[[Sequence[Slot]], None]]:
+    """A bar on a terminal, nothing elsewhere; gives what is to be told of each finished chunk."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda chunk: None
+        return
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("episodes", total=sum(map(len, chunks)), completed=sum(map(len, chunks[:whole])))
+        yield lambda chunk: bar.update(task, advance=len(chunk), description=chunk[0].benchmark)
+
+
+def make_results(config: Config, played: Sequence[Played], benchmarks: Sequence[Benchmark]) -> list[Result]:
+    rows: dict[tuple[str, str | None], list[Played]] = {}
+    for row in played:
+        rows.setdefault((row.slot.benchmark, row.slot.silent), []).append(row)
+    ks, agents = config.eval.ks, list(config.team.agents) if config.eval.ablate else []
+    return [
+        Result(
+            name=each.name,
+            team=make_figures(rows[each.name, None], ks),
+            drops=tuple(make_drop(agent, rows[each.name, None], rows[each.name, agent], ks) for agent in agents),
+        )
+        for each in benchmarks
+    ]

@@ -1,0 +1,202 @@
+"""Environments in worker processes: answers come back, hangs are cut, crashes are faults, and nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import hosted
+import pytest
+
+from marft.envs.hosting import InProcess, Pool, open_env
+from marft.game.lockstep import Lockstep
+from marft.game.world import Fault
+from marft.types import Completion, MarftError, Reward, Task, Turn
+
+TASK = Task(id="t", prompt="?")
+Open = Callable[..., Pool]
+
+
+def turn(text: str) -> Turn:
+    said = Completion(text=text, token_ids=(), logprobs=(), finish="stop", version=0)
+    return Turn(agent="a", index=0, nth=0, shown="", observation=(), prompt_ids=(), completion=said)
+
+
+@pytest.fixture
+def opened() -> Iterator[Open]:
+    pools: list[Pool] = []
+
+    def make(*, deadline: float = 10.0, workers: int = 2) -> Pool:
+        pool = open_env(
+            "hosted:Obeys", {"size": 3}, deadline=deadline, workers=workers, lockstep=Lockstep()
+        )  # fmt: skip
+        assert isinstance(pool, Pool)
+        pools.append(pool)
+        return pool
+
+    yield make
+    for pool in pools:
+        pool.close()
+
+
+def processes(*, of: int) -> list[int]:
+    """Whoever has `of` among its ancestors, by its process id."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            after = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if after[0] != "Z":
+            parents[int(stat.parent.name)] = int(after[1])
+    found = [of]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found[1:]
+
+
+def gone(pids: list[int]) -> bool:
+    """Whether they are, after a moment if need be."""
+    for _ in range(200):
+        left = [pid for pid in pids if alive(pid)]
+        if not left:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_an_episode_is_the_same_as_in_this_process(opened: Open) -> None:
+    async def story(host: Any) -> list[Any]:
+        state = await host.ask("reset", TASK)
+        first = await host.ask("transition", state, turn("one"))
+        return [
+            state, first, await host.ask("transition", first, turn("two")), await host.ask("observe", first, "a"),
+            await host.ask("reward", first, last=True), await host.ask("answer", " x "),
+            await host.ask("whose_turn", first),
+        ]  # fmt: skip
+
+    found = asyncio.run(story(opened()))
+    assert found == asyncio.run(story(InProcess(hosted.Obeys(size=3))))
+    assert found == [(), ("one",), ("one", "two"), "a sees 1", Reward(team=1.0, correct=True), "x", None]
+
+
+def test_tasks_are_read_once_and_here(opened: Open) -> None:
+    pool = opened()
+    assert [task.id for task in pool.tasks("train")] == ["train/0", "train/1", "train/2"]
+    assert pool.tasks("train") is pool.tasks("train")
+
+
+def test_workers_outlive_an_event_loop_and_are_used_again(opened: Open) -> None:
+    pool = opened(workers=1)
+    for _ in range(3):
+        assert asyncio.run(pool.ask("reset", TASK)) == ()
+    assert len(processes(of=pool._nursery.process.pid)) == 1
+
+
+@pytest.mark.parametrize("mischief", ["sleep", "spin", "swallow", "spawn"])
+def test_what_hangs_is_cut_at_its_deadline_with_all_that_it_started(opened: Open, mischief: str) -> None:
+    pool = opened(deadline=0.5)
+    started = processes(of=os.getpid())
+    with pytest.raises(Fault) as caught:
+        asyncio.run(pool.ask("transition", (), turn(mischief)))
+    assert (caught.value.kind, caught.value.line) == ("late", "took more than 0.5 s (env.deadline)")
+    assert gone([pid for pid in processes(of=1) if b"left-behind" in command(pid)])
+    assert asyncio.run(pool.ask("transition", (), turn("fine"))) == ("fine",)
+    assert len(processes(of=os.getpid())) <= len(started) + 1
+
+
+def command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize(
+    ("mischief", "line"),
+    [
+        ("fail", "raised RuntimeError: out of paper"),
+        ("leave", "raised SystemExit: 3"),
+        ("vanish", "ended its process"),
+        ("crash", "ended its process"),
+        ("unpicklable", "returned Unpicklable, which cannot be pickled"),
+    ],
+)
+def test_what_goes_wrong_is_a_fault_and_the_next_question_is_answered(opened: Open, mischief: str, line: str) -> None:
+    pool = opened(workers=1)
+    with pytest.raises(Fault) as caught:
+        asyncio.run(pool.ask("transition", (), turn(mischief)))
+    assert caught.value.kind == "raised"
+    assert caught.value.line.startswith(line)
+    assert ("hosted.py" in caught.value.trace) == (mischief in ("fail", "leave"))
+    assert asyncio.run(pool.ask("transition", (), turn("fine"))) == ("fine",)
+
+
+def test_questions_run_at_once_but_no_more_than_there_are_workers(opened: Open) -> None:
+    pool = opened(workers=3, deadline=20)
+
+    async def many() -> list[tuple[str, ...]]:
+        return await asyncio.gather(*(pool.ask("transition", (), turn(str(i))) for i in range(40)))
+
+    assert asyncio.run(many()) == [(str(i),) for i in range(40)]
+    assert 1 <= len(processes(of=pool._nursery.process.pid)) <= 3
+
+
+def test_closing_ends_every_process(opened: Open) -> None:
+    pool = opened()
+    asyncio.run(pool.ask("reset", TASK))
+    ours = [pool._nursery.process.pid, *processes(of=pool._nursery.process.pid)]
+    pool.close()
+    assert gone(ours)
+    pool.close()  # once more is no harm
+
+
+def test_an_interrupted_play_leaves_no_worker_behind(opened: Open) -> None:
+    pool = opened(deadline=60)
+
+    async def hasty() -> None:
+        await asyncio.wait_for(pool.ask("transition", (), turn("sleep")), 0.5)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(hasty())
+    assert gone(processes(of=pool._nursery.process.pid))
+    assert asyncio.run(pool.ask("reset", TASK)) == ()
+
+
+def test_workers_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(
+        f"import asyncio, sys\nsys.path.insert(0, {str(Path(hosted.__file__).parent)!r})\n"
+        "import hosted\nfrom marft.envs.hosting import open_env\nfrom marft.game.lockstep import Lockstep\n"
+        "from test_pool import turn\n"
+        "pool = open_env('hosted:Obeys', {}, deadline=600, workers=1, lockstep=Lockstep())\n"
+        "print('ready', flush=True)\nasyncio.run(pool.ask('transition', (), turn('spin')))\n"
+    )
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"ready\n"
+        for _ in range(200):
+            if len(ours := processes(of=parent.pid)) == 2:  # nursery and worker
+                break
+            time.sleep(0.02)
+        parent.kill()
+    assert len(ours) == 2
+    assert gone(ours)
+
+
+def test_what_cannot_be_built_there_is_one_line() -> None:
+    with pytest.raises(MarftError, match="no licence for a second one"):
+        open_env("hosted:SlowToBuild", {"parent": os.getpid()}, deadline=1, workers=1, lockstep=Lockstep())

@@ -1,0 +1,75 @@
+"""Answers come in the order of the questions, together, whoever was faster."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from marft.game.lockstep import Lockstep
+
+
+async def late(seconds: float, value: int) -> int:
+    await asyncio.sleep(seconds)
+    return value
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_order_of_answers_is_that_of_the_questions(seed: int) -> None:
+    luck = random.Random(seed)
+    told: list[int] = []
+
+    async def ask(lockstep: Lockstep, number: int) -> None:
+        for round_ in range(3):
+            value = await lockstep.reply(late(luck.random() / 50, 10 * round_ + number))
+            told.append(value)
+
+    async def story() -> None:
+        lockstep = Lockstep()
+        await asyncio.gather(*(ask(lockstep, number) for number in range(5)))
+
+    asyncio.run(story())
+    assert told == [10 * round_ + number for round_ in range(3) for number in range(5)]
+
+
+def test_settled_waits_for_all_of_them_and_for_those_who_ask_again() -> None:
+    happened: list[str] = []
+
+    async def ask(lockstep: Lockstep) -> None:
+        await lockstep.reply(late(0.01, 1))
+        await lockstep.reply(late(0.01, 2))
+        happened.append("answered")
+
+    async def story() -> None:
+        lockstep = Lockstep()
+        await lockstep.settled()  # nothing to wait for
+        asking = [asyncio.create_task(ask(lockstep)) for _ in range(3)]
+        await asyncio.sleep(0)
+        await lockstep.settled()
+        happened.append("settled")
+        await asyncio.gather(*asking)
+
+    asyncio.run(story())
+    assert happened == ["answered"] * 3 + ["settled"]
+
+
+def test_a_question_that_fails_or_is_given_up_holds_nobody_back() -> None:
+    async def fail() -> int:
+        await asyncio.sleep(0.01)
+        raise RuntimeError("lost")
+
+    async def story() -> list[object]:
+        lockstep = Lockstep()
+        given_up = asyncio.create_task(lockstep.reply(late(60, 0)))
+        others = [asyncio.create_task(lockstep.reply(question)) for question in (fail(), late(0.02, 7))]
+        await asyncio.sleep(0.05)
+        given_up.cancel()
+        found = await asyncio.gather(*others, given_up, return_exceptions=True)
+        await lockstep.settled()
+        return list(found)
+
+    failed, answer, cancelled = asyncio.run(asyncio.wait_for(story(), 10))
+    assert isinstance(failed, RuntimeError)
+    assert answer == 7
+    assert isinstance(cancelled, asyncio.CancelledError)
