@@ -103,6 +103,7 @@ class Completion:
     logprobs: tuple[float, ...]
     finish: Finish
     version: int
+    stop: str | None = None  # the stop string that ended it, where one did
 
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.logprobs):

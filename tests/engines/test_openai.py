@@ -29,7 +29,7 @@ from hostile import (
     slowly,
 )  # fmt: skip
 
-from marft.engines.openai import OpenAIEngine, seconds_of
+from marft.engines.openai import OpenAIEngine, open_tag, reported, seconds_of
 from marft.types import Completion, MarftError, Message, Request, Sampling, SpeechError
 
 MESSAGES = (Message(role="system", content="You add."), Message(role="user", content="3 + 4, naïve?"))
@@ -362,7 +362,7 @@ def test_two_loops_at_the_same_time_have_their_own() -> None:
 
 LOOPS = """
 import asyncio, gc, sys
-from marft.engines.openai import OpenAIEngine
+from marft.engines.openai import OpenAIEngine, open_tag, reported
 from marft.types import Message, Request, Sampling, SpeechError
 
 engine = OpenAIEngine(sys.argv[1], "m", None, timeout=1, retries=1, pause=0.001)
@@ -498,3 +498,20 @@ def test_an_address_that_cannot_be_is_one_line(url: str, reason: str) -> None:
         engine_of(url)
     assert str(caught.value).isprintable()
     assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason", "stop"),
+    [
+        ("Let me see: <python>2 + 2", None, "</python>"),  # the endpoint does not tell; the open tag does
+        ("<python>a<calculator>2", None, "</calculator>"),
+        ("Let me see: <python>2 + 2", "</python>", "</python>"),
+        ("one", "###", "###"),
+        ("one", "other", None),
+        ("one", 7, None),
+        ("one", None, None),
+    ],
+)
+def test_which_stop_string_ended_an_answer(said: str, reason: object, stop: str | None) -> None:
+    stops = ("###", "</python>", "</calculator>")
+    assert (reported(reason, stops) or open_tag(said, stops)) == stop

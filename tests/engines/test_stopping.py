@@ -15,7 +15,7 @@ from torch import Tensor
 
 from marft.engines import local
 from marft.engines.local import LocalEngine
-from marft.engines.stopping import before
+from marft.engines.stopping import cut
 from marft.models.team import TeamModel
 from marft.types import Completion, Request, Sampling
 
@@ -35,18 +35,18 @@ def engine(team: TeamModel) -> LocalEngine:
 @pytest.mark.parametrize(
     ("text", "stop", "expected"),
     [
-        ("one two", (), None),
-        ("one two", ("three",), None),
-        ("one two", ("two",), "one "),
-        ("one two", ("one",), ""),
-        ("one two two", ("two",), "one "),
-        ("one two", ("two", "e t"), "on"),
-        ("one two", ("e t", "two"), "on"),
-        ("naïve → x", ("→",), "naïve "),
+        ("one two", (), ("one two", None)),
+        ("one two", ("three",), ("one two", None)),
+        ("one two", ("two",), ("one ", "two")),
+        ("one two", ("one",), ("", "one")),
+        ("one two two", ("two",), ("one ", "two")),
+        ("one two", ("two", "e t"), ("on", "e t")),
+        ("one two", ("e t", "two"), ("on", "e t")),
+        ("naïve → x", ("→",), ("naïve ", "→")),
     ],
 )
-def test_before_by_hand(text: str, stop: tuple[str, ...], expected: str | None) -> None:
-    assert before(text, stop) == expected
+def test_cut_by_hand(text: str, stop: tuple[str, ...], expected: tuple[str, str | None]) -> None:
+    assert cut(text, stop) == expected
 
 
 def stopped(team: TeamModel, free: Completion, stop: Sequence[str]) -> Completion:

@@ -11,6 +11,7 @@ import pytest
 import toys
 from voices import Voice, run, team
 
+import marft
 from marft.game import play as playing
 from marft.game.play import Game
 from marft.types import Completion, MarftError, Message, PromptTooLong, Request, Reward, SpeechError
@@ -210,3 +211,13 @@ def test_a_time_limit_of_the_workflows_own_does_not_end_the_game() -> None:
         await game.act("a")
 
     assert [turn.agent for turn in run(team("a", "b", voice=Stuck()), workflow).turns] == ["a"]
+
+
+@pytest.mark.parametrize("turns", [[0.5], {"a": 0.5}, {0: "much"}, {0: float("nan")}])
+def test_rewards_of_single_turns_are_numbers_by_index(turns: Any) -> None:
+    class Wrong(toys.Echo):
+        def reward(self, state: str) -> marft.Reward:
+            return marft.Reward(team=0.0, turns=turns)
+
+    episode = run(team("a"), env=Wrong(), ended="failed")
+    assert (episode.fault, "reward" in str(episode.error).lower()) == ("raised", True)

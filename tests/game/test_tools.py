@@ -13,11 +13,20 @@ import marft
 from marft.game import play as playing
 from marft.game.play import Agent, Game
 from marft.game.tools import Call, Tool, Tools
-from marft.types import Completion, Finish, Request, Turn
+from marft.types import Completion, Request, Turn
 
 
-def said(text: str, finish: Finish = "stop") -> Completion:
-    return Completion(text=text, token_ids=(), logprobs=(), finish=finish, version=0)
+def said(text: str, stop: str | None) -> Completion:
+    return Completion(text=text, token_ids=(), logprobs=(), finish="stop", version=0, stop=stop)
+
+
+class Calls(Voice):
+    """Ends a message at the closing tag of whatever tag it leaves open, as an engine does that knows it as a stop string."""
+
+    async def generate(self, request: Request) -> Completion:
+        completion = await super().generate(request)
+        _, opened, tag = completion.text.rpartition("<")
+        return replace(completion, stop=f"</{tag.partition('>')[0]}>") if opened else completion
 
 
 async def reverse(text: str) -> str:
@@ -42,24 +51,26 @@ def armed(agents: dict[str, Agent], *names: str) -> dict[str, Agent]:
 
 
 @pytest.mark.parametrize(
-    ("text", "call"),
+    ("text", "stop", "call"),
     [
-        ("Hm. <mirror>abc", Call(tool="mirror", asked="abc", text="Hm. <mirror>abc</mirror>")),
-        ("<loud>a<mirror>b", Call(tool="mirror", asked="b", text="<loud>a<mirror>b</mirror>")),
-        ("<mirror>a<loud>b", Call(tool="loud", asked="b", text="<mirror>a<loud>b</loud>")),
-        ("<mirror>", Call(tool="mirror", asked="", text="<mirror></mirror>")),
-        ("<Mirror>abc", None),
-        ("mirror abc", None),
-        ("", None),
+        ("Hm. <mirror>abc", "</mirror>", Call(tool="mirror", asked="abc", text="Hm. <mirror>abc</mirror>")),
+        ("<mirror>a</mirror>", "</mirror>", Call(tool="mirror", asked="a", text="<mirror>a</mirror>")),  # played again
+        ("<loud>a<mirror>b", "</mirror>", Call(tool="mirror", asked="b", text="<loud>a<mirror>b</mirror>")),
+        ("<mirror>a<loud>b", "</mirror>", Call(tool="mirror", asked="a<loud>b", text="<mirror>a<loud>b</mirror>")),
+        ("<mirror>", "</mirror>", Call(tool="mirror", asked="", text="<mirror></mirror>")),
+        ("<mirror>abc", None, None),  # it ended without the closing tag: what it says is its answer
+        ("<mirror>abc", "</loud>", None),
+        ("<mirror>abc", "###", None),
+        ("<Mirror>abc", "</mirror>", None),
+        ("", "</mirror>", None),
     ],
 )
-def test_what_is_a_call(text: str, call: Call | None) -> None:
-    assert TOOLS.called(said(text)) == call
+def test_what_is_a_call(text: str, stop: str | None, call: Call | None) -> None:
+    assert TOOLS.called(said(text, stop)) == call
 
 
-def test_a_message_that_was_cut_off_and_an_agent_without_tools_call_nothing() -> None:
-    assert TOOLS.called(said("<mirror>abc", "length")) is None
-    assert Tools().called(said("<mirror>abc")) is None
+def test_an_agent_without_tools_calls_nothing() -> None:
+    assert Tools().called(said("<mirror>abc", "</mirror>")) is None
 
 
 def test_a_turn_stops_at_the_closing_tag() -> None:
@@ -67,7 +78,7 @@ def test_a_turn_stops_at_the_closing_tag() -> None:
 
 
 def test_the_answer_is_seen_by_the_caller_alone_and_the_environment_hears_the_last_message() -> None:
-    voice = Voice(in_turn("Let me see. <mirror>abc", "It is cba.", "fine"))
+    voice = Calls(in_turn("Let me see. <mirror>abc", "It is cba.", "fine"))
     episode = run(armed(team("a", "b", voice=voice), "a"), env=toys.Echo())
     assert [(turn.agent, turn.text, turn.to) for turn in episode.turns] == [
         ("a", "Let me see. <mirror>abc</mirror>", "a"),
@@ -86,7 +97,7 @@ def test_the_answer_is_seen_by_the_caller_alone_and_the_environment_hears_the_la
 
 
 def test_what_a_tool_says_has_no_tokens_to_learn_from() -> None:
-    voice = Voice(in_turn("<mirror>abc", "cba"))
+    voice = Calls(in_turn("<mirror>abc", "cba"))
     call, answer, last = run(armed(team("a", voice=voice), "a")).turns
     assert call.completion.token_ids
     assert last.completion.token_ids
@@ -95,13 +106,13 @@ def test_what_a_tool_says_has_no_tokens_to_learn_from() -> None:
 
 
 def test_a_profile_that_sees_nobody_still_sees_its_own_tools() -> None:
-    voice = Voice(in_turn("<mirror>abc", "done"))
+    voice = Calls(in_turn("<mirror>abc", "done"))
     run(armed(team("a", voice=voice, a=()), "a"))
     assert prompt(voice.requests[1]).endswith("a: <mirror>abc</mirror>\n\nmirror: cba")
 
 
 def test_past_the_limit_the_message_stands_as_it_is() -> None:
-    voice = Voice(lambda request: "<mirror>abc")
+    voice = Calls(lambda request: "<mirror>abc")
     episode = run(armed(team("a", voice=voice), "a"))
     assert [turn.agent for turn in episode.turns] == ["a", "mirror", "a", "mirror", "a"]
     assert (episode.turns[-1].text, episode.turns[-1].to) == ("<mirror>abc", None)
@@ -117,7 +128,7 @@ def test_agents_that_act_at_once_use_their_tools_at_once() -> None:
     async def workflow(game: Game) -> None:
         made.append(await game.act("b", "c", "a"))
 
-    episode = run(armed(team("a", "b", "c", voice=Voice(script)), "a", "b"), workflow)
+    episode = run(armed(team("a", "b", "c", voice=Calls(script)), "a", "b"), workflow)
     assert [(turn.agent, turn.text) for turn in episode.turns] == [
         ("a", "<loud>a</loud>"), ("b", "<loud>b</loud>"), ("c", "<loud>c"),
         ("loud", "A"), ("loud", "B"), ("a", "a has it"), ("b", "b has it"),
@@ -136,7 +147,7 @@ def test_a_replay_takes_the_recorded_answers() -> None:
     tools = Tools(by_name={"dice": Tool(help="", use=dice)}, most=1)
 
     def agents(*texts: str) -> dict[str, Agent]:
-        return {"a": replace(team("a", voice=Voice(in_turn(*texts)))["a"], tools=tools)}
+        return {"a": replace(team("a", voice=Calls(in_turn(*texts)))["a"], tools=tools)}
 
     original = run(agents("<dice>d6", "so be it"))
     again = run(agents("otherwise"), replayed=original.turns[:2])
@@ -146,7 +157,7 @@ def test_a_replay_takes_the_recorded_answers() -> None:
 
 def test_a_call_that_reaches_the_limit_of_turns_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(playing, "MAX_TURNS", 2)
-    voice = Voice(lambda request: "<mirror>abc")
+    voice = Calls(lambda request: "<mirror>abc")
     episode = run(armed(team("a", voice=voice), "a"), ended="cut_off")
     assert (len(episode.turns), episode.cut_before) == (2, "a")
 

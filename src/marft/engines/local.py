@@ -14,7 +14,7 @@ from torch import Tensor
 
 from marft.engines.cache import Cache, Decode, Prefill
 from marft.engines.sampling import draw, temper, truncate, uniform
-from marft.engines.stopping import before
+from marft.engines.stopping import cut
 from marft.engines.suspects import Suspects
 from marft.models.loading import render
 from marft.models.lora import Mask
@@ -232,17 +232,18 @@ class LocalEngine:
                 done.append(row)
                 continue
             text = self.team.tokenizer.decode(ids[: count - at_end], skip_special_tokens=True)
-            cut = before(text, request.sampling.stop)
-            if cut is None and not (at_end or at_limit):
+            text, stop = cut(text, request.sampling.stop)
+            if stop is None and not (at_end or at_limit):
                 continue
             done.append(row)
             future.set_result(
                 Completion(
-                    text=text if cut is None else cut,
+                    text=text,
                     token_ids=tuple(ids[:count]),
                     logprobs=tuple(logprobs[:count]),
-                    finish="length" if cut is None and not at_end else "stop",
+                    finish="length" if stop is None and not at_end else "stop",
                     version=self.version,
+                    stop=stop,
                 )
             )
         return done

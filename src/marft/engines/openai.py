@@ -17,7 +17,7 @@ from email.utils import parsedate_to_datetime
 import httpx2
 
 from marft.engines.secret import Secret
-from marft.engines.stopping import before
+from marft.engines.stopping import cut
 from marft.types import Completion, Finish, MarftError, Message, Request, Sampling, SpeechError
 
 LARGEST = 8 << 20  # bytes of an answer
@@ -122,10 +122,11 @@ class OpenAIEngine:
                 return Trouble(reason=f"its answer has no text in choices[0].message.content: {complaint(answer)}")
         text = said.encode(errors="replace").decode()  # JSON may spell half a surrogate pair, which no tokenizer takes
         text = self._secret.scrub_speech(text)
-        cut = before(text, sampling.stop)  # some servers hand the stop string over
-        finish: Finish = "length" if cut is None and choice.get("finish_reason") == "length" else "stop"
-        text = text if cut is None else cut
-        return Completion(text=text, token_ids=(), logprobs=(), finish=finish, version=0)
+        text, stop = cut(text, sampling.stop)  # some servers hand the stop string over
+        finish: Finish = "length" if stop is None and choice.get("finish_reason") == "length" else "stop"
+        if stop is None and finish == "stop":
+            stop = reported(choice.get("stop_reason"), sampling.stop) or open_tag(text, sampling.stop)
+        return Completion(text=text, token_ids=(), logprobs=(), finish=finish, version=0, stop=stop)
 
     async def _line(self) -> Line:
         loop = asyncio.get_running_loop()
@@ -206,3 +207,15 @@ def seconds_of(retry_after: str) -> float:
 
 def one_line(text: str, longest: int = 200) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text[:longest]).split())
+
+
+def reported(reason: object, stop: Sequence[str]) -> str | None:
+    """The stop string that ended an answer, as vLLM's server tells it."""
+    return reason if isinstance(reason, str) and reason in stop else None
+
+
+def open_tag(text: str, stop: Sequence[str]) -> str | None:
+    """The same, where the endpoint does not tell: a closing tag, such as `</python>`, whose tag was left open."""
+    opened = {each: text.rfind(each.replace("</", "<", 1)) for each in stop if each.startswith("</")}
+    last = max(opened, key=opened.__getitem__, default=None)
+    return last if last is not None and opened[last] >= 0 else None

@@ -6,7 +6,7 @@ import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 
-from marft.engines.stopping import before
+from marft.engines.stopping import cut
 from marft.types import Completion, Finish, MarftError, Message, Request, SpeechError
 
 Script = Callable[[Request], str | Awaitable[str]]
@@ -27,14 +27,15 @@ class ScriptedEngine:
     async def generate(self, request: Request) -> Completion:
         ids = spell(await self._reply(request), request.sampling.stop)[: request.sampling.max_tokens]
         text = bytes(ids[:-1] if ids[-1] == END else ids).decode(errors="ignore")
-        cut = before(text, request.sampling.stop)
-        finish: Finish = "length" if cut is None and ids[-1] != END else "stop"
+        text, stop = cut(text, request.sampling.stop)
+        finish: Finish = "length" if stop is None and ids[-1] != END else "stop"
         return Completion(
-            text=text if cut is None else cut,
+            text=text,
             token_ids=ids if self.ids else (),
             logprobs=(0.0,) * len(ids) if self.ids else (),
             finish=finish,
             version=self.version,
+            stop=stop,
         )
 
     async def _reply(self, request: Request) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def before(text: str, stop: Sequence[str]) -> str | None:
-    """The text in front of the earliest stop string; None where it holds none."""
-    starts = [start for each in stop if (start := text.find(each)) >= 0]
-    return text[: min(starts)] if starts else None
+def cut(text: str, stop: Sequence[str]) -> tuple[str, str | None]:
+    """The text in front of the earliest stop string, and which one that is; all of it and None, where it holds none."""
+    found = min(((start, each) for each in stop if (start := text.find(each)) >= 0), default=None)
+    return (text, None) if found is None else (text[: found[0]], found[1])

@@ -11,9 +11,8 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import overload
 
-from marft.envs.base import Environment, Split
+from marft.envs.base import Environment, MadeTasks, Split
 from marft.types import Reward, Task, Turn
 
 VERBS = {"+": "Add", "-": "Subtract", "*": "Multiply by"}
@@ -71,7 +70,7 @@ def split_of(chain: Chain) -> Split:
     return "test" if digest[0] % HELD_OUT == 0 else "train"
 
 
-class ArithmeticTasks(Sequence[Task]):
+class ArithmeticTasks(MadeTasks):
     """Tasks of one split and level, made on demand from their index."""
 
     def __init__(self, split: Split, level: int) -> None:
@@ -81,15 +80,7 @@ class ArithmeticTasks(Sequence[Task]):
     def __len__(self) -> int:
         return SIZES[self.split]
 
-    @overload
-    def __getitem__(self, index: int) -> Task: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Task]: ...
-    def __getitem__(self, index: int | slice) -> Task | Sequence[Task]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if not 0 <= index < len(self):
-            raise IndexError(index)
+    def make(self, index: int) -> Task:
         name = f"arithmetic/{self.split}/{self.level}/{index}"
         rng = random.Random(name)
         while split_of(chain := draw_chain(rng, self.level + 1)) != self.split:

@@ -4,12 +4,31 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import ClassVar, Generic, Literal, TypeVar
+from typing import ClassVar, Generic, Literal, TypeVar, overload
 
 from marft.types import Reward, Task, Turn
 
 Split = Literal["train", "test"]
 State = TypeVar("State")
+
+
+class MadeTasks(Sequence[Task]):
+    """Tasks that are made when they are asked for, each from its index."""
+
+    @abstractmethod
+    def make(self, index: int) -> Task:
+        """Task `index`, the same each time; `index` is one of those there are."""
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Task]: ...
+    def __getitem__(self, index: int | slice) -> Task | Sequence[Task]:
+        if isinstance(index, slice):
+            return [self.make(i) for i in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self.make(index)
 
 
 class Environment(ABC, Generic[State]):

@@ -43,15 +43,11 @@ class Tools:
         return tuple(closing(name) for name in self.by_name)
 
     def called(self, said: Completion) -> Call | None:
-        """The call that a message ends in; a message that was cut off for its length is none."""
-        if said.finish != "stop":
-            return None
-        opened = {name: said.text.rfind(f"<{name}>") for name in self.by_name}
-        name = max(opened, key=opened.__getitem__, default="")
-        if opened.get(name, -1) < 0:
-            return None
-        text = said.text.removesuffix(closing(name))  # of a turn that is played again
-        return Call(tool=name, asked=text[opened[name] + len(f"<{name}>") :], text=text + closing(name))
+        """The call that a message ends in: one that its closing tag has ended."""
+        name = next((name for name in self.by_name if said.stop == closing(name)), None)
+        text = said.text.removesuffix(said.stop or "")  # of a turn that is played again
+        _, opened, asked = text.rpartition(f"<{name}>")
+        return Call(tool=name, asked=asked, text=text + closing(name)) if name is not None and opened else None
 
     async def use(self, call: Call) -> str:
         return await self.by_name[call.tool].use(call.asked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from numbers import Real
 from typing import Any, Literal, Protocol
@@ -57,6 +57,8 @@ class Guarded:
         reward = await self._ask("reward", self._state, last=last)
         if not isinstance(reward, Reward):
             raise HostileError(f"environment.reward returned {type(reward).__name__}, not a marft.Reward", "raised")
+        if not isinstance(reward.turns, Mapping) or not all(type(index) is int for index in reward.turns):
+            raise HostileError("the environment's Reward.turns is not a mapping of turns' indices to numbers", "raised")
         for number in (reward.team, *reward.turns.values()):
             if not isinstance(number, Real) or not math.isfinite(number):
                 raise HostileError(f"the environment's reward is {number}, not a finite number", "raised")

@@ -94,3 +94,10 @@ class SlowToBuild(Obeys):
         super().__init__()
         if os.getpid() != parent:
             raise ValueError("no licence for a second one")
+
+
+class Twice(Exception):
+    """Pickles, and cannot be unpickled: it forgets its second argument."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(one)

@@ -200,3 +200,56 @@ def test_workers_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 def test_what_cannot_be_built_there_is_one_line() -> None:
     with pytest.raises(MarftError, match="no licence for a second one"):
         open_env("hosted:SlowToBuild", {"parent": os.getpid()}, deadline=1, workers=1, lockstep=Lockstep())
+
+
+def test_what_cannot_travel_is_a_fault(opened: Open) -> None:
+    pool = opened(workers=1)
+    for state in (lambda: None, hosted.Twice("a", "b")):  # neither comes out of a pickle as it went in
+        with pytest.raises(Fault, match="raised") as caught:
+            asyncio.run(pool.ask("reward", state))
+        assert caught.value.kind == "raised"
+        assert asyncio.run(pool.ask("reset", TASK)) == ()
+
+
+def test_one_who_gives_up_when_its_turn_has_come_passes_the_place_on(opened: Open) -> None:
+    pool = opened(workers=1)
+
+    async def story() -> object:
+        first, second, third = (asyncio.create_task(pool._ask("reset", (TASK,))) for _ in range(3))
+        await asyncio.sleep(0)
+        place = pool._queue[0]
+        place.add_done_callback(lambda _: second.cancel())
+        await first
+        return await asyncio.wait_for(third, 10)
+
+    assert asyncio.run(story()) == ()
+
+
+def test_an_answer_that_came_while_this_process_was_busy_is_not_late(opened: Open) -> None:
+    pool = opened(workers=1, deadline=0.5)
+    asyncio.run(pool.ask("reset", TASK))
+
+    async def story() -> object:
+        question = asyncio.create_task(pool.ask("reset", TASK, last=True))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        time.sleep(1.0)  # a long step of the engine
+        return await question
+
+    assert asyncio.run(story()) == ()
+
+
+def test_a_nursery_that_was_killed_is_one_line(opened: Open) -> None:
+    pool = opened(workers=1)
+    pool._nursery.process.kill()
+    pool._nursery.process.wait()
+    with pytest.raises(MarftError, match="has ended, perhaps for want of memory"):
+        asyncio.run(pool.ask("reset", TASK))
+
+
+def test_a_file_in_the_working_directory_shadows_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: Open
+) -> None:
+    (tmp_path / "socket.py").write_text("raise RuntimeError('shadowed')")
+    monkeypatch.chdir(tmp_path)
+    assert asyncio.run(opened().ask("reset", TASK)) == ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -64,10 +65,11 @@ def die_with(parent: int) -> None:
 def serve(env: Environment[Any], questions: Connection) -> None:
     while True:
         try:
-            method, arguments = questions.recv()
+            question = questions.recv_bytes()
         except EOFError:
             return
         try:
+            method, arguments = pickle.loads(question)
             answer = getattr(env, method)(*arguments)
         except BaseException as error:  # the user's code: anything may come, SystemExit too
             answer = Fault("raised", f"raised {type(error).__name__}: {error}", traceback.format_exc())

@@ -37,14 +37,18 @@ class Worker:
         loop.add_reader(self.connection.fileno(), arrived.set)
         try:
             await asyncio.wait_for(arrived.wait(), deadline)
+        except TimeoutError:
+            if not self.connection.poll():  # it may have come while this process was busy
+                raise
         finally:
             loop.remove_reader(self.connection.fileno())
         return self.connection.recv()
 
     def kill(self) -> None:
         """It and all that it started."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        for kill in (os.killpg, os.kill):  # the latter for one that had no time to make a group of its own
+            with suppress(ProcessLookupError, PermissionError):
+                kill(self.pid, signal.SIGKILL)
         self.connection.close()
 
 
@@ -55,9 +59,9 @@ class Nursery:
         self.control, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "marft.envs.hosting.nursery", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "marft.envs.hosting.nursery", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=2, start_new_session=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )  # fmt: skip
         with Connection(os.dup(self.control.fileno())) as first:
             first.send((name, dict(settings), sys.path))
@@ -71,11 +75,15 @@ class Nursery:
 
     def fork(self) -> Worker:
         ours, theirs = socket.socketpair()
-        with theirs:
+        pid = 0
+        with theirs, suppress(OSError):
             socket.send_fds(self.control, [b"+"], [theirs.fileno()])
-        pid = int.from_bytes(self.control.recv(8, socket.MSG_WAITALL), "big")
+            pid = int.from_bytes(self.control.recv(8, socket.MSG_WAITALL), "big")
         if not pid:
-            raise MarftError("the process that hosts the environment has ended; start again")
+            ours.close()
+            raise MarftError(
+                "the process that hosts the environment has ended, perhaps for want of memory; start again"
+            )
         return Worker(Connection(ours.detach()), pid)
 
     def close(self) -> None:
@@ -111,16 +119,24 @@ class Pool(Host):
         while not self._free:
             place = asyncio.get_running_loop().create_future()
             self._queue.append(place)
-            await place
+            try:
+                await place
+            except asyncio.CancelledError:
+                if not place.cancelled():  # it had just been given the place
+                    self._call_next()
+                raise
         self._free -= 1
         try:
             return await self._answer(method, arguments)
         finally:
             self._free += 1
-            while self._queue:
-                if not (place := self._queue.popleft()).done():
-                    place.set_result(None)
-                    break
+            self._call_next()
+
+    def _call_next(self) -> None:
+        while self._queue:
+            if not (place := self._queue.popleft()).done():
+                place.set_result(None)
+                return
 
     async def _answer(self, method: str, arguments: tuple[Any, ...]) -> Any:
         worker = self._idle.pop() if self._idle else self._nursery.fork()
@@ -133,6 +149,8 @@ class Pool(Host):
                     raise Fault("late", f"took more than {self.deadline:g} s (env.deadline)", "") from None
                 case EOFError() | OSError():
                     raise Fault("raised", "ended its process", "") from None
+                case Exception():  # pickle raises what it likes
+                    raise Fault("raised", f"was given, or gave, what cannot be pickled: {error}", "") from error
             raise
         self._idle.append(worker)
         if isinstance(answer, Fault):

@@ -12,9 +12,9 @@ import weakref
 from base64 import b64decode
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
-from marft.envs.base import Split
+from marft.envs.base import MadeTasks, Split
 from marft.envs.reasoning.recipe import Recipe
 from marft.types import MarftError, Task
 
@@ -133,7 +133,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
             pipe.close()
 
 
-class ReasoningTasks(Sequence[Task]):
+class ReasoningTasks(MadeTasks):
     """Tasks of one split, made on demand from their index."""
 
     def __init__(self, split: Split, size: int, maker: Maker) -> None:
@@ -144,15 +144,7 @@ class ReasoningTasks(Sequence[Task]):
     def __len__(self) -> int:
         return self.size
 
-    @overload
-    def __getitem__(self, index: int) -> Task: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Task]: ...
-    def __getitem__(self, index: int | slice) -> Task | Sequence[Task]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if not 0 <= index < len(self):
-            raise IndexError(index)
+    def make(self, index: int) -> Task:
         return self.maker.take(self.split, index)
 
     def prefetch(self, indices: Sequence[int]) -> None:

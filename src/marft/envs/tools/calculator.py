@@ -19,7 +19,7 @@ BITS = 3_400  # of a numerator or denominator: a thousand digits
 PRECISE = Context(prec=30)
 DIGITS = 15  # shown of a number that is not whole
 NUMBER = re.compile(r"\d*\.?\d*(?:[eE][+-]?\d{1,3})?")
-SPELLINGS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "^": "**", "\n": " "})
+SPELLINGS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "^": "**", "\n": " ", "\r": " "})
 BIGGEST_FACTORIAL = 400
 
 

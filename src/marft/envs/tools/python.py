@@ -40,7 +40,7 @@ class Python:
             return "error: the code is too long"
         try:
             outcome = run(f"CODE = {code!a}\n{PROGRAM}", limits=LIMITS)
-        except SandboxBroken:
+        except (SandboxBroken, OSError):  # no process or file can be had at the moment
             return "error: the sandbox is not available"
         return report(outcome)
 
