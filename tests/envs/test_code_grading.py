@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marft.envs.code import grading
+from marft.envs.code.examiner import same
 from marft.envs.code.grading import Allowance, grade, same_output, same_word
 from marft.envs.sandbox import SandboxBroken, require_sandbox
 from marft.envs.sandbox.limits import MIB
@@ -55,11 +58,42 @@ def sandbox() -> None:
         ("٣.0", "3.0", False),
         ("9" * 500, "1.0", False),
         ("1e999", "1e998", False),
+        ("1", "1e999", False),
         ("-0.0", "0.0", True),
     ],
 )
 def test_same_output(found: str, expected: str, same: bool) -> None:
     assert same_output(found, expected) is same
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "equal"),
+    [
+        (1e30 * (1 + 1e-15), 1e30, True),
+        (1e30 * (1 + 2e-6), 1e30, False),
+        (1e30, 1e30 * (1 + 1e-15), True),
+        (1000000.5, 1000000.0, True),
+        (1000002.5, 1000000.0, False),
+        (5e-7, 0.0, True),
+        (2e-6, 0.0, False),
+        (-1000000.0, 1000000.0, False),
+        (3, 3.0000001, True),
+        (3.0000000000000004, 3, True),
+        (1000000000.5, 1000000000, False),  # a whole number is asked for
+        (1.0, math.inf, False),
+        (math.inf, 1.0, False),
+        (math.inf, math.inf, True),
+        (math.nan, 1.0, False),
+        (1.0, math.nan, False),
+        (10**400, 1.0, False),
+        (1.0, 10**400, False),
+        ("1.0", 1.0, False),
+        (True, 1.0, True),
+    ],
+)
+def test_function_tests_allow_what_printed_numbers_are_allowed(found: object, expected: object, equal: bool) -> None:
+    assert same(found, expected, False) is equal
+    assert same([found], [[expected]], True) is equal
 
 
 @given(st.lists(st.lists(st.text("ab1.-", min_size=1), min_size=1), min_size=1))
@@ -136,9 +170,23 @@ def test_time_for_all_tests_is_limited() -> None:
         ("class Node:\n    def __init__(self, n): self.n, self.left = n, None\ndef f(node): return node.n + node.left.n", "root = Node(1)\nroot.left = Node(2)\nassert f(root) == 3 and root.left.n == 2"),
         ("class Solution:\n    def f(self, n): return n + 1", "assert f(1) == 2"),
         ("print('noise')\nimport sys\nsys.stdout.close()\ndef f(n): return 1", "assert f(1) == 1"),
-        ("f = lambda n: [[n]] * 3", "assert same(f(1), [[1], (1,), [1.0000001]], False)"),
-        ("f = lambda n: n", "assert same(f(3), [3], True) and not same(f(3), [3], False)"),
-        ("f = lambda n: {'a': (1,)}", "assert same(f(3), {'a': [1]}, False) and not same(f(3), {'a': [1, 1]}, False)"),
+        ("f = lambda n: [[n]] * 3", "assert __same__(f(1), [[1], (1,), [1.0000001]], False)"),
+        ("f = lambda n: n", "assert __same__(f(3), [3], True) and not __same__(f(3), [3], False)"),
+        ("f = lambda n: {'a': (1,)}", "assert __same__(f(3), {'a': [1]}, False) and not __same__(f(3), {'a': [1, 1]}, False)"),
+        ("def f(n):\n    yield from range(n)", "assert list(f(3)) == [0, 1, 2] and next(f(3)) == 0 and f(3) != [0, 1, 2]"),
+        ("def f(xs): return map(str, xs)", "assert list(f(x for x in (1, 2))) == ['1', '2'] and ''.join(f(range(3))) == '012'"),
+        ("import itertools\ndef f(n): return itertools.count(n)\ndef Node(xs): return next(xs)", "assert Node(f(3)) == 3"),
+        ("def f(n): return range(n, 0, -1)", "assert list(f(3)) == [3, 2, 1] and f(3) == range(3, 0, -1) and f(3) != [3, 2, 1]"),
+        ("def f(d): return d.keys(), d.values(), d.items()", "k, v, i = f({'a': [1], 'b': 2})\nassert k == {'a', 'b'} and list(k) == ['a', 'b'] and list(v) == [[1], 2] and ('b', 2) in i and len(i) == 2"),
+        ("import collections\ndef f(n): return collections.OrderedDict(a=n).items()", "assert dict(f(1)) == {'a': 1}"),
+        ("import enum\nclass E(enum.IntEnum):\n    A = 3\ndef f(n): return E(n)", "assert f(3) == 3 and f(3) in {3} and f(f(3)) + 1 == 4"),
+        ("import http\ndef f(n): return {http.HTTPStatus(n): http.HTTPMethod.GET}", "assert f(200) == {200: 'GET'}"),
+        ("class X(float): pass\ndef f(n): return X(n)", "assert f(1.5) == 1.5 and type(f(1.5)) is float"),
+        ("def f(xs): xs.sort()", "xs = alias = [3, 1, 2]\nassert f(xs) is None and xs is alias and xs == [1, 2, 3]"),
+        ("def f(d, s, *, m):\n    d[1] = 2\n    s.add(1)\n    m[0][0] = 5", "d, s, m = collections.defaultdict(list), {3}, [[1]]\nf(d, s, m=m)\nassert (d, s, m) == ({1: 2}, {1, 3}, [[5]]) and d[7] == []"),
+        ("kept = []\ndef f(xs): return next(kept[0]) if kept else kept.append(xs)", "f(iter([1, 2]))\nassert f(0) == 1 and f(0) == 2"),
+        ("def f(xs):\n    xs.pop()\n    return 1", "xs = [1]\nassert f(xs) == 1 and xs == [1]"),
+        ("class Node: pass\ndef f(xs): xs.reverse()", "a, b = Node(), Node()\na.n, b.n = 1, 2\nxs = [a, b]\nf(xs)\nassert [x.n for x in xs] == [2, 1]"),
     ],
 )  # fmt: skip
 def test_values_that_honest_programs_return(program: str, test: str) -> None:

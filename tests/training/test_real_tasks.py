@@ -80,7 +80,12 @@ def test_a_team_that_writes_programs(tmp_path: Path, reward: str) -> None:
     [
         ({"name": "reasoning", "task": ["gcd", "chain_sum"]}, {}),
         (
-            {"name": "pettingzoo", "game": "pettingzoo.classic.tictactoe_v3", "agents": ["ann", "bob"], "illegal": -0.5},
+            {
+                "name": "pettingzoo",
+                "game": "pettingzoo.classic.tictactoe_v3",
+                "agents": ["ann", "bob"],
+                "illegal": -0.5,
+            },
             {"team": {"workflow": "turns"}, "credit": {"name": "per_step", "gamma": 0.0}},
         ),
     ],

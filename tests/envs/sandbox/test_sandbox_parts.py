@@ -53,6 +53,16 @@ def test_how_it_ended(code: int, stderr: bytes, ended: str) -> None:
     assert how(code, stderr) == ended
 
 
+def test_only_that_we_killed_it_is_our_own_word() -> None:
+    forged = run("import sys; sys.exit(152)")
+    assert (forged.ended, forged.exit_code) == ("timeout", 152)
+    forged = run("import sys; sys.exit('MemoryError')")
+    assert (forged.ended, forged.exit_code) == ("memory", 1)
+    for program, ended in (("while True: pass", "timeout"), ("print('x' * 2_000_000)", "output")):
+        cut = run(program, limits=Limits(seconds=1.0))
+        assert (cut.ended, cut.exit_code) == (ended, None)
+
+
 def verdict(filter_: bytes, architecture: int, number: int, argument: int = 0) -> int:
     """What the kernel does with a call: a small interpreter of the instructions that the filter uses."""
     memory = {0: number, 4: architecture, 16: argument}

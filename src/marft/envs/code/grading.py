@@ -17,6 +17,7 @@ from importlib.resources import files
 from itertools import zip_longest
 from typing import Any
 
+from marft.envs.code.examiner import close
 from marft.envs.sandbox import Limits, SandboxBroken, launch, run
 from marft.envs.sandbox.limits import MIB
 
@@ -27,7 +28,6 @@ WIRE, SERVER, EXAMINER = (
 WIRE_AT = "marft/envs/code/wire.py"  # where the other two look for it
 FRACTION = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d{1,3})?", re.ASCII)
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
-CLOSE = 1e-6
 LONGEST_NUMBER = 400
 SLACK = 2.0  # wall time over computing time: a busy machine fails no program
 TESTS_MEMORY = 512 * MIB  # the least that the tests themselves have
@@ -121,11 +121,11 @@ def same_output(found: str, expected: str) -> bool:
 
 
 def same_word(found: str, expected: str) -> bool:
-    """Equal texts; where a decimal fraction is expected, also a number within 1e-6 of it (relative above 1)."""
+    """Equal texts; where a decimal fraction is expected, also a number close to it."""
     if found == expected:
         return True
     if max(len(found), len(expected)) > LONGEST_NUMBER or not (
         FRACTION.fullmatch(expected) and NUMBER.fullmatch(found)
     ):
         return False
-    return abs(float(found) - float(expected)) <= CLOSE * max(1.0, abs(float(expected)))
+    return close(float(found), float(expected))

@@ -53,6 +53,9 @@ def serve(channel: Channel, *paths: str) -> None:
             target, values = recall(key), [unpack(each, recall) for each in rest]
             result = ACTIONS[what](target, *values)
             answer = {"value": pack(result, keep)}
+            if what == "call" and result is None:
+                given = (*values[0], *values[1].values())  # the call may have changed them
+                answer["given"] = [pack(each, keep) if type(each) in (list, dict, set) else None for each in given]
         except BaseException as error:
             answer = {"raised": type(error).__name__}
         channel.send(answer)

@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from marft.envs.code.examiner import SAME
+
 Case = TypeVar("Case")
 
 
@@ -36,7 +38,7 @@ def longest(cases: list[Case], most: int, key: Callable[[Case], int]) -> list[Ca
 
 def call(function: str, arguments: Sequence[Any], expected: Any, *, wrapped: bool) -> str:
     """The test that `function` gives `expected`; both come from JSON, so their text is a literal."""
-    return f"assert same({function}(*{list(arguments)!r}), {expected!r}, {wrapped})"
+    return f"assert {SAME}({function}(*{list(arguments)!r}), {expected!r}, {wrapped})"
 
 
 def from_columns(row: Mapping[str, Any], most: int) -> dict[str, Any]:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from typing import Any
 
 LONGEST = 8 * 1024 * 1024  # bytes of one message
 BIG = 2**53  # whole numbers from here on travel as text
+MOST = 10_000  # what an iterator may yield to cross
 COLLECTED: dict[str, type[Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+VIEWS: dict[str, type[Any]] = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
 TYPES: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (bool, int, float, complex, str, bytes, list, dict, tuple, set, frozenset)
 }
@@ -28,11 +31,19 @@ class Hung(Exception):
 
 
 def pack(value: Any, keep: Callable[[Any], dict[str, Any]]) -> Any:
-    """A value as JSON; `keep` says what stands for one that is not plain."""
-    if value is None or isinstance(value, bool | str | float):
-        return value if type(value) in (type(None), bool, str, float) else keep(value)
-    if type(value) is int:
-        return value if -BIG < value < BIG else {"int": hex(value)}
+    """A value as JSON; `keep` says what stands for one that is not plain.
+
+    Numbers and texts of other classes, like those of an IntEnum, cross as the plain ones that they are.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, int):
+        number = int.__int__(value)
+        return number if -BIG < number < BIG else {"int": hex(number)}
     if type(value) is list:
         return [pack(each, keep) for each in value]
     if type(value) in (bytes, bytearray):
@@ -41,9 +52,14 @@ def pack(value: Any, keep: Callable[[Any], dict[str, Any]]) -> Any:
         return {"complex": [value.real, value.imag]}
     if isinstance(value, dict):  # Counter, defaultdict, OrderedDict are equal to the plain dict
         return {"dict": [[pack(key, keep), pack(each, keep)] for key, each in value.items()]}
-    for name, kind in COLLECTED.items():
+    for name, kind in (COLLECTED | VIEWS).items():
         if isinstance(value, kind):  # so are named tuples
             return {name: [pack(each, keep) for each in value]}
+    if type(value) is range:
+        return {"range": [pack(each, keep) for each in (value.start, value.stop, value.step)]}
+    if isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
+        begun = list(islice(value, MOST + 1))
+        return {"iterator": pack(begun, keep)} if len(begun) <= MOST else keep(chain(begun, value))
     for name, kind in TYPES.items():
         if value is kind:
             return {"type": name}
@@ -68,6 +84,16 @@ def unpack(data: Any, recall: Callable[[Any], Any]) -> Any:
             return {unpack(key, recall): unpack(each, recall) for key, each in inner}
         case "tuple" | "set" | "frozenset":
             return COLLECTED[kind](unpack(each, recall) for each in inner)
+        case "keys":
+            return dict.fromkeys(unpack(each, recall) for each in inner).keys()
+        case "values":
+            return {at: unpack(each, recall) for at, each in enumerate(inner)}.values()
+        case "items":
+            return dict(unpack(each, recall) for each in inner).items()
+        case "range":
+            return range(*(unpack(each, recall) for each in inner))
+        case "iterator":
+            return (each for each in [unpack(each, recall) for each in inner])
         case "type":
             return TYPES[inner]
         case "kept":

@@ -46,7 +46,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended. Everything here but `ended` is the program's own word."""
+    """How a run ended.
+
+    Our own word are `seconds`, and that we killed it (`exit_code` is None). The rest the program can choose: what it
+    prints, its exit code, and so `ended` too; `sys.exit(152)` looks like a timeout. Believe none of it as a verdict.
+    """
 
     ended: Ended
     stdout: str
