@@ -425,3 +425,11 @@ def test_exported_folders_are_plain_peft(
     assert "exists and is not an empty folder" in fails("export", trained, folder)
     assert "has no checkpoint of iteration 1; available: 0, 2" in fails("export", trained, tmp_path / "x", "--at", "1")
     assert "cannot write" in fails("export", trained, "/proc/exported")
+
+
+def test_a_team_in_which_nobody_learns_can_be_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    frozen = [f"team.agents.{name}.trainable=false" for name in ("planner", "solver")]
+    assert evaluated(capsys, "duo", *ECHO, *frozen)["tasks"] == 4

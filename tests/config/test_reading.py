@@ -265,3 +265,9 @@ def test_what_cannot_be_extended(tmp_path: Path, text: str, line: str) -> None:
     (tmp_path / "other.yaml").write_text("extends: mine.yaml")
     with pytest.raises(MarftError, match=re.escape(line)):
         load_config(str(tmp_path / "mine.yaml"))
+
+
+def test_one_benchmark_of_a_list_can_be_overridden() -> None:
+    config = read(["eval.benchmarks.amc.test=x.jsonl"], {**DUO, "eval": {"benchmarks": ["amc", "aime-2024"]}})
+    given = {name: each.given for name, each in config.eval.benchmarks.items()}
+    assert given == {"amc": {"data": "amc", "test": "x.jsonl"}, "aime-2024": {"data": "aime-2024"}}

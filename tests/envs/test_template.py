@@ -75,6 +75,13 @@ def test_what_it_rewards(here: Path, said: str, reward: int) -> None:
     assert env.reward(env.transition(env.reset(task), turn)) == Reward(team=float(reward), correct=bool(reward))
 
 
+@pytest.mark.parametrize("name", ["numpy", "yaml", "torch", "json", "marft"])
+def test_it_hides_no_module_that_is_there(here: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", "env", name]) == 2
+    assert "is a module that Python has already; choose another name" in capsys.readouterr().err
+    assert list(here.iterdir()) == []
+
+
 @pytest.mark.parametrize("there", ["taken.py", "taken.yaml"])
 def test_it_never_writes_over_a_file(here: Path, there: str, capsys: pytest.CaptureFixture[str]) -> None:
     (here / there).write_text("mine")

@@ -178,3 +178,10 @@ def test_the_config_is_there_to_be_read(evaluation: Evaluation) -> None:
     assert isinstance(evaluation.question.config, Config)
     assert (evaluation.path / "eval.yaml").read_text() == to_yaml(evaluation.question.config)
     assert json.loads((evaluation.path / "manifest.json").read_text()) == {"weights": "w", "tasks": {"b": "t"}}
+
+
+@pytest.mark.parametrize("name", ["episodes.jsonl", "manifest.json", "results.json", "results.md"])
+def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    assert f"holds a {name} of something else; choose another --run" in refusal(tmp_path, question())
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "mine"}

@@ -158,6 +158,14 @@ def test_without_right_answers_a_drop_is_one_of_reward() -> None:
     assert drop.reward.value == 0.5
 
 
+def test_where_all_fail_without_an_agent_that_is_an_accuracy_of_zero() -> None:
+    team, silent = [*task("x", "7"), *task("y", "5")], [*task("x", "!"), *task("y", "!")]
+    drop = make_drop("a", team, silent, [1])
+    assert drop.accuracy is not None
+    assert drop.figures.accuracy is not None
+    assert (drop.accuracy.value, drop.figures.accuracy.value, drop.figures.failed) == (0.5, 0.0, 2)
+
+
 # --- what is written --------------------------------------------------------------------------------------------------
 def results() -> list[Result]:
     tokens: dict[str, Any] = {"tokens": {"ann": 3, "bob": 5}, "turns": {"ann": 1, "bob": 1}}

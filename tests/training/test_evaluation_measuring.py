@@ -194,12 +194,15 @@ def test_tasks_need_ids_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyP
     [
         ({"eval": {"tasks": 0}}, "eval.tasks is 0: say how many"),
         ({"eval": {**EVAL, "ablate": True}, "team": {"agents": {"bob": None}}}, "eval.ablate: without its only agent"),
-        ({"eval": {**EVAL, "benchmarks": {"x": {"sise": 3}}}}, "eval.benchmarks.x: unknown key 'env.sise'; settings"),
+        (
+            {"eval": {**EVAL, "benchmarks": {"x": {"sise": 3}}}},
+            "benchmark x: unknown key 'eval.benchmarks.x.sise'; settings",
+        ),
         (
             {"eval": {**EVAL, "benchmarks": {"x": {"name": "toys:NoTasks"}}}},
-            "eval.benchmarks.x: environment.tasks('test')",
+            "benchmark x: environment.tasks('test')",
         ),
-        ({"eval": {**EVAL, "benchmarks": ["aime"]}}, "eval.benchmarks.aime: unknown key 'env.data'"),
+        ({"eval": {**EVAL, "benchmarks": ["aime"]}}, "benchmark aime: unknown key 'eval.benchmarks.aime.data'"),
     ],
 )
 def test_what_cannot_be_measured_leaves_no_folder(tmp_path: Path, changes: dict[str, Any], expected: str) -> None:

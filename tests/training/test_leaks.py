@@ -27,3 +27,11 @@ def test_leaks_are_told_and_kept(
     line = "2 of 4 held-out tasks of math also stand in the training data, or nearly so: gsm8k/test/2 = gsm8k/train/0,"
     assert (found["math"]["tasks"] if found else 0) == leaks
     assert (line in capsys.readouterr().out) == bool(leaks)
+
+
+def test_tasks_that_differ_in_what_is_hidden_are_no_leaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pettingzoo")
+    env = {"name": "pettingzoo", "game": "pettingzoo.classic.tictactoe_v3", "agents": ["ann", "bob"], "workers": 1}
+    run = start(tmp_path / "run", env=env, team={"workflow": "turns"}, eval={"tasks": 2}, train={"iterations": 1})
+    assert json.loads((run / "manifest.json").read_text())["leaks"] == {}
+    assert "also stand in the training data" not in capsys.readouterr().out

@@ -31,7 +31,7 @@ class EvalConfig(Section):
     temperature: Annotated[float, Field(ge=0)] | None = None  # None: each agent's own
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0)] | None = None
-    samples: Annotated[int, Field(ge=1)] = 1  # episodes per task, of marft eval
+    samples: Annotated[int, Field(ge=1, le=1024)] = 1  # episodes per task, of marft eval
     k: tuple[Annotated[int, Field(ge=1)], ...] = ()  # of pass@k and maj@k; empty: 1 and samples
     benchmarks: dict[Text, BenchmarkConfig] = Field(
         default_factory=dict

@@ -154,7 +154,7 @@ def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, A
 
 def spell_out(data: Mapping[str, Any]) -> dict[str, Any]:
     """`algorithm: grpo` → `algorithm: {name: grpo}`, and the like; an agent given as a string is its prompt, a KL given
-    as a number its weight."""
+    as a number its weight, benchmarks given as a list are those data sets."""
     spelled: dict[str, Any] = {
         k: {SHORTHANDS[k]: v} if k in SHORTHANDS and isinstance(v, str) else v for k, v in data.items()
     }
@@ -162,6 +162,9 @@ def spell_out(data: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(team, dict) and isinstance(team.get("agents"), dict):
         agents = {name: {"prompt": a} if isinstance(a, str) else a for name, a in team["agents"].items()}
         spelled["team"] = {**team, "agents": agents}
+    match spelled.get("eval"):
+        case {"benchmarks": [*names], **rest} if all(isinstance(name, str) for name in names):
+            spelled["eval"] = {**rest, "benchmarks": {name: {"data": name} for name in names}}
     match spelled.get("algorithm"):
         case {"kl": str() | float() | int() as weight, **rest} if not isinstance(weight, bool):
             spelled["algorithm"] = {**rest, "kl": {"weight": weight}}

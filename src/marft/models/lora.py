@@ -84,6 +84,8 @@ class Mask:
         self.mask = mask  # [rows, Σr]: the adapter's scaling on its own columns, else 0
 
     def add(self, y: Tensor, x: Tensor, stack: Stack) -> Tensor:
+        if not self.mask.shape[1]:  # nobody has an adapter
+            return y
         hidden = linear(x, stack.all_a.to(x.dtype)).view(len(self.mask), -1, self.mask.shape[1])
         hidden *= self.mask[:, None].to(x.dtype)
         y.view(-1, y.shape[-1]).addmm_(hidden.flatten(0, 1), stack.all_b.to(x.dtype))

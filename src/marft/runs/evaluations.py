@@ -74,6 +74,8 @@ class Evaluation:
         if (path / CONFIG).is_file():
             check_same(path, question)
             return evaluation
+        if taken := [name for name in (EPISODES, MANIFEST, RESULTS, TABLE) if (path / name).exists()]:
+            raise MarftError(f"{path} holds a {taken[0]} of something else; choose another --run")
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import indent
 
 from marft.config import Config
+from marft.envs.base import Split
 from marft.envs.hosting import Host
 from marft.game.lockstep import Lockstep
 from marft.game.play import Agent
@@ -22,6 +23,7 @@ from marft.training.evaluation.settings import benchmarks_of
 from marft.training.table import Start, Table
 from marft.types import Completion, Episode, MarftError, Request, Turn
 
+FIRST: dict[str, Split] = {"first task for training": "train", "first held-out task": "test"}
 WHOLE = 16  # turns printed in full; long games follow with a line each
 MARGIN = "  "
 
@@ -46,7 +48,7 @@ def dry_run(config: Config) -> None:
     workflow = find_workflow(config.team.workflow, config.team.settings)
     lockstep = Lockstep()
     with open_host(config.env, lockstep) as host:
-        train, test = host.tasks("train"), host.tasks("test")
+        train = host.tasks("train")
         readers = {name: read_model(name) for name in base_names(config)}
         team = {name: stand_in(config, name, readers, lockstep) for name in config.team.agents}
         table = Table(team=team, host=host, workflow=workflow)
@@ -56,7 +58,8 @@ def dry_run(config: Config) -> None:
         )
         for line in (*essentials(config, readers, host, episode, team), *others, ""):
             print(line)
-        for what, task in (("first task for training", train[0]), ("first held-out task", test[0])):
+        for what, split in FIRST.items() if config.eval.tasks else [*FIRST.items()][:1]:
+            task = host.tasks(split)[0]
             print(f"{what} ({task.id}):\n{indent(task.prompt, MARGIN)}\n")
     for turn in episode.turns:
         tell(turn, config, readers)
@@ -100,7 +103,8 @@ def essentials(
     for name, reader in readers.items():
         yield f"model      {name}: {reader.words:,} tokens in its vocabulary, {reader.longest:,} at most to read and say"
     settings = "".join(f" {key}={value}" for key, value in config.env.settings.items())
-    sizes = f"{len(host.tasks('train')):,} tasks for training, {len(host.tasks('test')):,} held out"
+    held_out = f"{len(host.tasks('test')):,} held out" if config.eval.tasks else "no evaluation"
+    sizes = f"{len(host.tasks('train')):,} tasks for training, {held_out}"
     yield f"env        {config.env.name}{settings}: {sizes}"
     yield f"team       {config.team.workflow}: {', '.join(profile(config, name) for name in config.team.agents)}"
     yield (

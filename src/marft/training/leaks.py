@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from marft.config import Config
+from marft.envs.base import Environment
 from marft.envs.data import overlap
 from marft.envs.hosting import Host
 from marft.training.evaluation.benchmarks import tasks_there
@@ -18,7 +19,8 @@ def find_leaks(config: Config, host: Host) -> dict[str, Any]:
     """By benchmark: how many of its tasks the team will train on, and a few pairs of ids. Tasks that are made on demand
     are not gone through; their environment says how it keeps the splits apart."""
     train = host.tasks("train")
-    if not config.eval.tasks or not isinstance(train, list):
+    hidden = type(host.env).observe is not Environment.observe  # what tells tasks apart may not be in the prompt
+    if not config.eval.tasks or not isinstance(train, list) or hidden:
         return {}
     held_out = {config.env.name: host.tasks("test")}
     held_out |= {name: tasks_there(name, env) for name, env in benchmarks_of(config).items()}

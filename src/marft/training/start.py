@@ -63,6 +63,11 @@ def splits(config: Config) -> tuple[Split, ...]:
     return ("test", "train") if config.eval.tasks else ("train",)
 
 
+def own_tasks(config: Config) -> tuple[Split, ...]:
+    """What an evaluation needs of the run's own environment: nothing where it has other benchmarks."""
+    return () if config.eval.benchmarks else ("test",)
+
+
 def saved_adapters(run: RunDirectory, config: Config) -> Path | None:
     """A checkpoint that tells the ranks of adapters which agents brought along; nobody did: no file is read for it."""
     if not config.init_from and not any(agent.init_from for agent in config.team.agents.values()):
@@ -97,12 +102,12 @@ def seat(source: str | None, overrides: Sequence[str]) -> tuple[Config, Assembly
     if source is not None and source not in recipes() and Path(source).is_dir():
         run = RunDirectory.open(Path(source))
         config, saved = config_of(run, overrides), checkpoint_folder(run, None)
-        parts = assemble(config, saved=saved)
+        parts = assemble(config, saved=saved, reads=own_tasks(config))
         check_base(run, parts)
         load_adapters(saved, parts.teams)
         return config, parts
     config = load_config(source, overrides)
-    parts = assemble(config)
+    parts = assemble(config, reads=own_tasks(config))
     begin_from(config, parts)
     return config, parts
 

@@ -21,7 +21,8 @@ def find(name: str, key: str) -> Callable[..., Any]:
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: `:f`, `..module:f`
-        hint = "; pip install 'marft[games]'" if module.split(".")[0] == "pettingzoo" else ""
+        missing = isinstance(error, ModuleNotFoundError) and error.name != module
+        hint = "; pip install 'marft[games]'" if missing and module.split(".")[0] == "pettingzoo" else ""
         raise MarftError(f"{key}: cannot import {name!r}: {error}{hint}") from None
     if not callable(found):
         raise MarftError(f"{key}: {name!r} is not a function")

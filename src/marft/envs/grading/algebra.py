@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from marft.envs.grading.latex import SET_CLOSE, SET_OPEN
-from marft.envs.grading.shape import Leaf
+from marft.envs.grading.shape import EQUALS, Leaf
 from marft.envs.grading.values import cheap
 
 MAX_VALUE = 300  # characters
@@ -36,9 +36,15 @@ def equal_values(gold: Leaf, answer: Leaf) -> bool:
 
 
 def sayable(text: str) -> bool:
-    """Whether it makes sense to try: ASCII, of bounded length and depth, and no tower of powers."""
+    """Whether it makes sense to try: ASCII, of bounded length and depth, at most one equation, and no tower of powers."""
     text = text.replace("°", "")
-    if len(text) > MAX_VALUE or not text.isascii() or HUGE.search(text) or TOWER.search(text):
+    if (
+        len(EQUALS.findall(text)) > 1
+        or len(text) > MAX_VALUE
+        or not text.isascii()
+        or HUGE.search(text)
+        or TOWER.search(text)
+    ):
         return False
     depths = [0]
     for character in text:

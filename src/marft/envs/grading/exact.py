@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from marft.envs.grading.latex import tight
+
 MAX_DIGITS = 200  # of a written number; longer ones are no answer
 MAX_POWER = 600
 
@@ -21,8 +23,8 @@ POWER = re.compile(r"([-+]?)(\d{1,6})\^\{?(\d{1,3})\}?")
 
 
 def number(text: str) -> Fraction | None:
-    """The value of a written number, None for anything else; spaces do not matter, digits are bounded."""
-    text = text.replace(" ", "")
+    """The value of a written number, None for anything else; digits are bounded."""
+    text = tight(text)
     while text.startswith("{") and text.endswith("}") and "{" not in text[1:]:
         text = text[1:-1]
     if not text or len(text) > MAX_DIGITS or not text.isascii():
@@ -51,10 +53,21 @@ def ratio(sign: str, whole: str, top: str, bottom: str) -> Fraction | None:
     return -value if sign == "-" else value
 
 
+def equal_sides(left: str, right: str) -> bool:
+    """Whether two sides of an equation are one number."""
+    value = number(left)
+    return value is not None and value == number(right)
+
+
 def decimals(text: str) -> int | None:
     """How many decimal places a plain decimal is written with, None for every other form."""
-    text = text.replace(" ", "")
+    text = tight(text)
     return len(text.partition(".")[2]) if DECIMAL.fullmatch(text) else None
+
+
+def is_decimal(value: Fraction) -> bool:
+    """Whether a value can be written out as a decimal: its denominator divides a power of ten."""
+    return pow(10, value.denominator.bit_length(), value.denominator) == 0
 
 
 def rounded(value: Fraction, places: int) -> Fraction:

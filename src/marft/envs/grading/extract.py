@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from marft.envs.grading.latex import clean
 from marft.envs.grading.shape import read
+from marft.envs.grading.units import ANOTHER_VALUE, MULTIPLE
 from marft.envs.grading.values import render
 
 TAIL = 20_000  # characters at the end of a message in which its answer must stand
@@ -28,15 +29,19 @@ LABEL = re.compile(
     r"####|(?<![A-Za-z])answers?(?:\s+(?:to|for|of)\s[^.\n:=]{1,80}?)?[\s*_]{0,6}(?:\bis\b|\bare\b|:|=)[\s*_:]{0,6}",
     re.I,
 )
-BARE = re.compile(r"(?<![\w.,/^])[-−]?\$?\d{1,40}(?:,\d{3}){0,12}(?:\.\d{1,40})?(?:/\d{1,40})?%?(?![\w/^])")
+BARE = re.compile(
+    r"(?<![\w.,/^])[-−]?\$?\d{1,40}(?:,\d{3}){0,12}(?:\.\d{1,40})?(?:/\d{1,40})?%?(?![\w/^]|!\s*[a-z\d!=+*/-])"
+    rf"(?:\s+{MULTIPLE})?"
+)
 PROSE = re.compile(r"[\w\s.,;:!?%°'\"()*$€£+=/×·−–-]*", re.ASCII)
 BETWEEN = re.compile(
     r"(?:[\s$,;.*]|\b(?:and|or|to)\b|…|\\(?:text|mbox)\s*\{\s*(?:and|or|,)?\s*\}|\\[l]?dots\b|\\q?quad\b|\\[,;! ()\[\]])*"
 )
 OR_ELSE = re.compile(r"[\s$)\]}\\.,]*(?:\bor|\\text\s*\{\s*or\s*\})\s+[-$\\\d]")
-SENTENCE_END = re.compile(r"\.(?=\s|$)|[!?](?=\s|$)|,?\s(?:because|since|which|where|when|as|so)\s")
+# In prose a mark at the end of a sentence is an exclamation, and a factorial elsewhere: "5! ways".
+SENTENCE_END = re.compile(r"\.(?=\s|$)|[!?](?=[*_]*(?:\s*$|\s+[A-Z]))|,?\s(?:because|since|which|where|when|as|so)\s")
 MATH = re.compile(r"\s*(?:\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\])(?P<rest>.*)", re.S)
-GOES_ON = re.compile(r"\s*(?:,|;|and\b|or\b)\s*(?:and\b|or\b)?\s*[-$\\\d(\[]")
+GOES_ON = re.compile(rf"\s*(?:(?:,|;|and\b|or\b)\s*(?:and\b|or\b)?\s*[-$\\\d(\[]|{ANOTHER_VALUE}|(?:squared|cubed)\b)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +115,7 @@ def labels(tail: str) -> Iterator[Found]:
 
 
 def first_statement(line: str) -> str:
-    """What a label labels: the formula that follows it unless a list goes on behind, else up to the sentence's end."""
+    """What a label labels: the formula that follows it unless the answer goes on behind, else up to the sentence's end."""
     if (found := MATH.match(line)) and not GOES_ON.match(found["rest"]):
         return found[1] or found[2] or found[3] or ""
     ended = SENTENCE_END.search(line)

@@ -31,7 +31,7 @@ SPELLINGS = tuple(
         (r"\\(?:geqslant|geq|ge)(?![A-Za-z])", ">="),
         (r"\\lt(?![A-Za-z])", "<"),
         (r"\\gt(?![A-Za-z])", ">"),
-        (r"\\neq(?![A-Za-z])", r"\\ne "),
+        (r"\\neq(?![A-Za-z])|\\not\s*=", r"\\ne "),
         (r"\\(?:times|ast)(?![A-Za-z])", r"\\cdot "),
         (r"\\(?:varnothing|emptyset)(?![A-Za-z])", r"\\emptyset "),
         (r"\\(?:\{|lbrace(?![A-Za-z]))", SET_OPEN),
@@ -46,7 +46,7 @@ SPELLINGS = tuple(
         (r"(?<![\\A-Za-z])(pi|sqrt|infty)(?![A-Za-z])", r"\\\1 "),
         (r"(?<![\\A-Za-z])(?:infinity|oo)(?![A-Za-z])", r"\\infty "),
         (r"\*", r"\\cdot "),
-        (r"(?<=\d)\s+(\d+)\s*/\s*(\d+)(?!\d)", r"\\frac{\1}{\2}"),  # 3 1/2
+        (r"(?<=\d)\s+([1-9]\d*)\s*/\s*(\d+)(?!\d)", r"\\frac{\1}{\2}"),  # 3 1/2
         (rf"{TEXT_OPEN}\s*(and|or)\s*{TEXT_CLOSE}", r" \1 "),
         (r"\s+", " "),
     )
@@ -56,7 +56,10 @@ NEEDS_ARGUMENTS = re.compile(r"\\(frac|sqrt|binom)(?![A-Za-z])\s*")
 TOKEN = re.compile(r"\\[A-Za-z]+|[^\s{}\\]")
 IS_ABOUT = re.compile(r"^(\s*[A-Za-z]?\s*)(?:\\(?:approx|simeq)(?![A-Za-z])|≈)")
 ABOUT = re.compile(r"(?:\\(?:approx|simeq)(?![A-Za-z])|≈).*$", re.S)
-DANGLING = " .,;:!?"
+DANGLING = " .,;:?"  # an exclamation mark is a factorial
+SPACE = re.compile(r"(?<![\d.])\s+|\s+(?![\d.\s])")
+PRODUCT = re.compile(r"\s*(?:\\cdot(?![A-Za-z])\s*)+")
+UNSAID = re.compile(r"(?<=[\w)}\]'!])·(?=[A-Za-z({|\\])(?!(?<=\d·)\\frac)")  # 2·x is 2x; 2·3 is not 23, 2·⅓ not 2⅓
 
 
 def clean(text: str) -> str:
@@ -113,4 +116,10 @@ def closing(text: str, at: int) -> int | None:
 
 def key(text: str) -> str:
     """Cleaned text for comparison letter by letter."""
-    return re.sub(r"\s|\\cdot(?![A-Za-z])|[⟪⟫]", "", text).replace("{}", "")
+    text = re.sub(rf"[{TEXT_OPEN}{TEXT_CLOSE}]|\{{\}}", "", text)
+    return tight(UNSAID.sub("", PRODUCT.sub("·", text)))
+
+
+def tight(text: str) -> str:
+    """Without spaces, but for those between digits: `1 2` is not 12."""
+    return SPACE.sub("", text)

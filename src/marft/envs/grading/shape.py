@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from marft.envs.grading.exact import number
-from marft.envs.grading.latex import ROW, SET_CLOSE, SET_OPEN, TEXT_CLOSE, TEXT_OPEN
+from marft.envs.grading.exact import equal_sides, number
+from marft.envs.grading.latex import ROW, SET_CLOSE, SET_OPEN, TEXT_CLOSE, TEXT_OPEN, key
 from marft.envs.grading.units import split_unit
 
 MAX_DEPTH = 8  # of brackets in brackets; deeper ones are read as plain text
@@ -21,9 +21,16 @@ UNION = re.compile(r"\\cup(?![A-Za-z])")
 EQUALS = re.compile(r"(?<![<>!:=])=(?!=)")
 LESS = re.compile(r"<=?|>=?")
 MEMBER = re.compile(r"^[A-Za-z]\s*\\in(?![A-Za-z])")
-THOUSANDS = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,])")
+THOUSANDS = re.compile(r"(?<![\d,.])(?:\d{1,3}(?:,\d{3})+|[1-9]\d{0,2}(?: \d{3})+)(?![\d,])")
 MATRIX = re.compile(r"\\begin\{([pb]?matrix)\}(.*)\\end\{\1\}")
 VARIABLE = re.compile(r"\\?[A-Za-z]+")
+EITHER_SIGN = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
+GREEK = "alpha|beta|gamma|delta|epsilon|eta|theta|kappa|lambda|mu|nu|rho|sigma|tau|phi|varphi|psi|omega|Delta"
+SYMBOL = rf"(?:[A-Za-z]|[A-Z]{{2}}|\\(?:{GREEK}))(?:_(?:\w|\{{\w{{1,4}}\}}))?'*"
+CALL = rf"{SYMBOL}(?:\^\{{-1\}})?(?:\([-+.,/^{{}}\w]{{1,12}}\))?"
+NAME = re.compile(
+    rf"{CALL}|\({CALL}(?:,{CALL})+\)|\\(?:vec|overline|hat|bar)\{{{SYMBOL}\}}|m?\\angle(?:{SYMBOL}|[A-Z]{{3}})"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +76,7 @@ def read(text: str, depth: int = 0) -> Shape:
                 return group("list" if opening == SET_OPEN else opening + closing, parts, depth)
             if opening + closing in ("()", SET_OPEN + SET_CLOSE) and inside_text.strip():
                 return read(inside_text, depth + 1)
-    text = THOUSANDS.sub(lambda found: found[0].replace(",", ""), text)
+    text = THOUSANDS.sub(lambda found: re.sub("[, ]", "", found[0]), text)
     if len(parts := split(text, SEPARATOR)) > 1:
         return group("list", parts, depth)
     return read_interval(text, depth) or read_value(text, depth)
@@ -118,12 +125,19 @@ def read_value(text: str, depth: int) -> Shape:
     sides = [side.strip() for side in EQUALS.split(text)]
     if len(sides) > 1:
         name, value = sides[0], sides[-1]
+        if not all(equal_sides(side, value) for side in sides[1:-1]):
+            return Leaf(text=text)
         inside = read(value, depth + 1)
         if isinstance(inside, Group):
-            return inside
-    if 0 < value.count(r"\pm") + value.count(r"\mp") <= MAX_SIGNS:
+            return inside if not name or is_name(name) else Leaf(text=text)
+    if 0 < len(EITHER_SIGN.findall(value)) <= MAX_SIGNS:
         return Group(kind="list", items=tuple(replace(plain(way), name=name) for way in both_signs(value)))
     return replace(plain(value), name=name)
+
+
+def is_name(text: str) -> bool:
+    r"""Whether what stands left of `=` names the value: `x`, `x_1`, `AB`, `f(x)`, `\theta`, `(x,y)`; words do not."""
+    return NAME.fullmatch(key(text)) is not None
 
 
 def plain(text: str) -> Leaf:
@@ -135,13 +149,12 @@ def plain(text: str) -> Leaf:
 
 
 def both_signs(text: str) -> Iterator[str]:
-    if r"\mp" in text:  # upper signs belong together
-        yield text.replace(r"\pm", "+").replace(r"\mp", "-")
-        yield text.replace(r"\pm", "-").replace(r"\mp", "+")
-        return
-    pieces = text.split(r"\pm")
-    for signs in product("+-", repeat=len(pieces) - 1):
-        yield pieces[0] + "".join(sign + piece for sign, piece in zip(signs, pieces[1:], strict=True))
+    signs, pieces = EITHER_SIGN.findall(text), EITHER_SIGN.split(text)
+    upper = ["+" if sign == r"\pm" else "-" for sign in signs]
+    lower = ["-" if sign == r"\pm" else "+" for sign in signs]
+    together = r"\mp" in signs  # then upper signs belong together
+    for way in (upper, lower) if together else product("+-", repeat=len(signs)):
+        yield pieces[0] + "".join(sign + piece for sign, piece in zip(way, pieces[1:], strict=True))
 
 
 def enclosed(text: str, opening: str, closing: str) -> bool:

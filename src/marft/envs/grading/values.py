@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from marft.envs.grading.exact import decimals, number, rounded
+from marft.envs.grading.exact import decimals, equal_sides, is_decimal, number, rounded
 from marft.envs.grading.latex import key
-from marft.envs.grading.shape import Group, Leaf, Shape
+from marft.envs.grading.shape import Group, Leaf, Shape, is_name
 
 ROUNDED_FROM = 2  # a gold with so many decimal places may be the rounding of an exact fraction
-SIMPLE_NAME = re.compile(r"\\?[A-Za-z]+(?:_?\{?\w*\}?)(?:\([^()]*\))?'*|\\angle.*")
 WORD = re.compile(r"[A-Za-z][A-Za-z'\- ]+[A-Za-z]")
 BASE = re.compile(r"(-?[0-9A-Z]+)\s*_\s*\{?(\d+)\}?")  # 4343_6: the base is part of the number
-LETTER = re.compile(r"[A-Za-z]")
 PRODUCT = 3  # so many letters may still be a product of variables
 
 
@@ -23,20 +21,19 @@ def cheap(gold: Leaf, answer: Leaf) -> bool | None:
         return False
     if gold.name and answer.name:
         if key(gold.name) != key(answer.name):
-            both_simple = SIMPLE_NAME.fullmatch(key(gold.name)) and SIMPLE_NAME.fullmatch(key(answer.name))
-            return False if both_simple else None
-    elif gold.name and not (SIMPLE_NAME.fullmatch(key(gold.name)) or is_number(gold.name)):
+            return False if is_name(gold.name) and is_name(answer.name) else None
+    elif gold.name and not (is_name(gold.name) or is_number(gold.name)):
         return False  # an equation is no value
-    elif answer.name and not (LETTER.search(answer.name) or number(answer.name) == number(answer.text)):
-        return False  # 5 = 3
+    elif not named(answer):
+        return False  # 5 = 3, 2x = 3
     if key(gold.text) == key(answer.text):
         return gold.unit == answer.unit or "percent" not in (gold.unit, answer.unit) or is_number(gold.text)
-    if gold.words or spelled(gold) or spelled(answer):
+    value = number(gold.text)
+    if value is None and (gold.words or spelled(gold) or spelled(answer)):
         return letters(gold.text) == letters(answer.text)
     if written := BASE.fullmatch(gold.text):
         other = BASE.fullmatch(answer.text)
         return other is not None and written.groups() == other.groups()
-    value = number(gold.text)
     if value is not None:
         return equal_numbers(gold, value, answer)
     if len(gold.text) == 1 == len(answer.text):
@@ -56,8 +53,8 @@ def equal_numbers(gold: Leaf, value: Fraction, answer: Leaf) -> bool:
     if value == other:
         return True
     places = decimals(gold.text)
-    exact = decimals(answer.text) is None and not one_percent
-    return places is not None and places >= ROUNDED_FROM and exact and rounded(other, places) == value
+    may_round = not is_decimal(other) and not one_percent  # a decimal that meant the gold would say it
+    return places is not None and places >= ROUNDED_FROM and may_round and rounded(other, places) == value
 
 
 def different_units(gold: str, answer: str) -> bool:
@@ -74,7 +71,7 @@ def spelled(leaf: Leaf) -> bool:
 
 
 def letters(text: str) -> str:
-    bare = re.sub(r"[\s.()'\"{}]", "", key(text))
+    bare = re.sub(r"[.()'\"{}]", "", key(text))
     return bare if len(bare) == 1 else bare.casefold()
 
 
@@ -85,7 +82,14 @@ def render(shape: Shape) -> str:
         if shape.kind in ("list", "union"):
             items.sort()
         return f"{shape.kind}: {', '.join(items)}"
+    if not named(shape):
+        return f"{key(shape.name)}={key(shape.text)}"
     value = number(shape.text)
     if value is not None:
         return f"{value}%" if shape.unit == "percent" else str(value)
     return letters(shape.text) if shape.words or spelled(shape) else key(shape.text)
+
+
+def named(leaf: Leaf) -> bool:
+    """Whether what stands left of `=` does not change the value: a name, or the same number again."""
+    return not leaf.name or is_name(leaf.name) or equal_sides(leaf.name, leaf.text)

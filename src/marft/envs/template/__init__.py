@@ -6,6 +6,7 @@ import keyword
 import re
 import sys
 from importlib import resources
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from marft.types import MarftError
@@ -17,7 +18,7 @@ def new_env(name: str, folder: Path) -> list[str]:
     """Writes NAME.py and NAME.yaml, never over a file that is there; what was done, and the two commands to go on with."""
     if not name.isidentifier() or keyword.iskeyword(name) or not name.isascii():
         raise MarftError(f"{name!r} cannot be a Python module; use letters, digits and _, as in `marft new env guess`")
-    if name in sys.stdlib_module_names or name == "marft":
+    if name in sys.stdlib_module_names or is_installed(name):
         raise MarftError(f"{name!r} is a module that Python has already; choose another name")
     paths = {suffix: folder / f"{name}{suffix}" for suffix in FILES}
     if there := [path for path in paths.values() if path.exists()]:
@@ -32,6 +33,12 @@ def new_env(name: str, folder: Path) -> list[str]:
             raise MarftError(f"cannot write {paths[suffix]}: {error.strerror}") from None
     done = f"wrote {' and '.join(map(str, paths.values()))}; go on {'with' if folder == Path() else 'there with'}"
     return [done, f"marft check-env {name}:{class_name(name)}", f"marft train {name}.yaml"]
+
+
+def is_installed(name: str) -> bool:
+    """Whether a package outside the working directory has this name: a file of ours would hide it."""
+    elsewhere = [folder for folder in sys.path if folder and Path(folder).resolve() != Path.cwd()]
+    return PathFinder.find_spec(name, elsewhere) is not None or name == "marft"
 
 
 def class_name(module: str) -> str:

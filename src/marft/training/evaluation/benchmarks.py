@@ -41,4 +41,5 @@ def naming(name: str) -> Iterator[None]:
     try:
         yield
     except MarftError as error:
-        raise MarftError(f"eval.benchmarks.{name}: {error}", error.trace) from error
+        line = str(error).replace("env.", f"eval.benchmarks.{name}.")
+        raise MarftError(f"benchmark {name}: {line}", error.trace) from error

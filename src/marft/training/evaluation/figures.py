@@ -56,10 +56,14 @@ class Result:
 Tasks = dict[str, list[Played]]  # the samples of each task
 
 
-def make_figures(rows: Sequence[Played], ks: Sequence[int]) -> Figures:
-    """All samples of all tasks of one benchmark; failed episodes count as wrong and are counted."""
+def make_figures(rows: Sequence[Played], ks: Sequence[int], judged: bool | None = None) -> Figures:
+    """All samples of all tasks of one benchmark; failed episodes count as wrong and are counted.
+
+    `judged` says whether there are right answers, where these episodes may all have failed.
+    """
     tasks = by_task(rows)
-    graded = [samples for samples in tasks.values() if is_graded(samples)] if is_judged(rows) else []
+    known = is_judged(rows) if judged is None else judged
+    graded = [samples for samples in tasks.values() if is_graded(samples)] if known else []
     errors = Counter(row.error for row in rows if row.error is not None)
     turns, tokens = total(rows, "turns"), total(rows, "tokens")
     return Figures(
@@ -90,10 +94,10 @@ def make_drop(agent: str, team: Sequence[Played], silent: Sequence[Played], ks: 
     """The team minus the team with `agent` silent, paired by task."""
     ours, theirs = by_task(team), by_task(silent)
     both = [task for task in ours if is_graded(ours[task]) and is_graded(theirs[task])]
-    judged = is_judged(team) and is_judged(silent) and bool(both)
+    judged = is_judged(team) and bool(both)
     return Drop(
         agent=agent,
-        figures=make_figures(silent, ks),
+        figures=make_figures(silent, ks, judged),
         accuracy=gap([ours[t] for t in both], [theirs[t] for t in both], "accuracy") if judged else None,
         reward=gap(list(ours.values()), [theirs[task] for task in ours], "reward"),
     )

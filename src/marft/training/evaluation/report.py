@@ -16,9 +16,10 @@ from marft.training.evaluation.results import macro
 
 WIDE = 110  # columns of a terminal
 ONE = "95 % intervals over tasks: Wilson's, of a reward Student's t."
-SEVERAL = "Means over samples; 95 % intervals over tasks: Student's t on the tasks' means."
+SEVERAL = "Means over samples; 95 % intervals over tasks: Student's t on the tasks' means, or Wilson's where all agree."
 PAIRED = (
-    "The drop is the team's figure minus the one with that agent silent, paired by task; its interval is Student's t."
+    "The drop is the team's figure minus the one with that agent silent, paired by task; its interval is "
+    "Student's t, or Newcombe's where all tasks agree."
 )
 
 

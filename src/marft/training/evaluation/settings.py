@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from marft.config import Config
+from marft.envs.data import KNOWN
 from marft.game.play import Agent
 
 OF_DATA = ("train", "test", "held_out", "prompt", "answer")  # they say how one data set is read, and no other
@@ -37,11 +38,13 @@ def eval_settings(config: Config) -> EvalSettings:
 def benchmarks_of(config: Config) -> dict[str, dict[str, Any]]:
     """Each benchmark's environment: its own settings laid over the run's, unless they name another environment.
 
-    Another data set leaves behind how the run's own is read.
+    A known data set has its own kind of environment. Another data set leaves behind how the run's own is read.
     """
     own, found = config.env.model_dump(mode="json"), {}
     for name, benchmark in config.eval.benchmarks.items():
         given, below = benchmark.given, own
+        if "name" not in given and given.get("data") in KNOWN:
+            given["name"] = KNOWN[given["data"]].kind
         if given.get("name", own["name"]) != own["name"]:
             below = {key: own[key] for key in ("deadline", "workers")}
         elif given.get("data", own.get("data")) != own.get("data"):
