@@ -56,7 +56,7 @@ def memory() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
-def test_a_thousand_episodes_with_steps_that_hang_and_raise(tmp_path: Path) -> None:
+def test_a_thousand_episodes_with_steps_that_hang_and_raise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before, held = children(), memory()
     env = {"name": "at_a_distance:Bad", "deadline": 0.5, "workers": 4}
     run = start(tmp_path / "run", env=env, train={"iterations": 5, "tasks": 50, "samples": 4})
@@ -66,6 +66,9 @@ def test_a_thousand_episodes_with_steps_that_hang_and_raise(tmp_path: Path) -> N
         faults.update(row["faults"])
         assert row["failed"] == sum(row["faults"].values())
     assert len(found) == 5
+    last = found[-1]["faults"]
+    told = ", ".join(f"{last[fault]} {fault}" for fault in sorted(last))
+    assert f"{found[-1]['failed']} episodes failed ({told})" in capsys.readouterr().out
     assert faults["late"] > 5
     assert faults["raised"] > 5
     assert 0 < faults["discarded"] <= 3 * faults["late"]  # the other three of a task

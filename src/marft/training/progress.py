@@ -51,8 +51,10 @@ class Terminal:
         left = round((time.perf_counter() - self.started) / (progress - self.first) * max(0.0, 1 - progress))
         agents = "  ".join(f"{name} kl {found['kl']:.4f}" for name, found in row["agents"].items())
         evaluated = f"  held-out {row['eval'].get('accuracy', row['eval']['reward']):.3f}" if "eval" in row else ""
+        faults = ", ".join(f"{count} {fault}" for fault, count in row.get("faults", {}).items())
+        failed = f"  {row['failed']} episodes failed ({faults})" if faults else ""
         self.say(
-            f"iteration {row['iteration']:4d}{self.of}  reward {row['reward']:.3f}{evaluated}  {agents}  "
+            f"iteration {row['iteration']:4d}{self.of}  reward {row['reward']:.3f}{evaluated}{failed}  {agents}  "
             f"{speed:,.0f} tokens/s  {left // 60}:{left % 60:02d} left"
         )
         if self.bar is not None:
