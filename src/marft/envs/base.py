@@ -40,6 +40,7 @@ class Environment(ABC, Generic[State]):
     """
 
     light: ClassVar[bool] = False
+    patience: float = 0.0  # seconds that one call may rightly take; a deadline that is not longer is refused
 
     @abstractmethod
     def tasks(self, split: Split) -> Sequence[Task]:

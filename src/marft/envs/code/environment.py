@@ -56,7 +56,7 @@ class Code(Environment[State]):
         for key, value, least in (("memory", memory, 64), ("tests", tests, 1)):
             if type(value) is not int or value < least:
                 raise ValueError(f"{key} must be a whole number of at least {least}, not {value!r}")
-        self.all_or_nothing, self.most_tests = reward == "all", tests
+        self.all_or_nothing, self.most_tests, self.patience = reward == "all", tests, float(seconds_in_all)
         self.allowance = Allowance(seconds=seconds, together=seconds_in_all, memory=memory * MIB)
 
     def tasks(self, split: Split) -> Sequence[Task]:

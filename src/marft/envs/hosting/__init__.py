@@ -9,6 +9,7 @@ from marft.envs import make_env
 from marft.envs.hosting.host import Host, InProcess
 from marft.envs.hosting.pool import Pool
 from marft.game.lockstep import Lockstep
+from marft.types import MarftError
 
 __all__ = ["Host", "InProcess", "Pool", "open_env"]
 
@@ -20,4 +21,6 @@ def open_env(
     env = make_env(name, settings)
     if env.light:
         return InProcess(env)
+    if deadline <= env.patience:
+        raise MarftError(f"env.deadline: {name} may rightly take {env.patience:g} s for a call; give it more than that")
     return Pool(env, name, settings, deadline=deadline, workers=workers, lockstep=lockstep)
