@@ -23,6 +23,7 @@ from transformers import (
     Qwen3Config,
 )
 
+from marft.models import scoring
 from marft.models.loading import Loaded, load
 from marft.models.scoring import Span, action_span, hidden_states, logprobs, passes
 from marft.models.team import TeamModel
@@ -157,6 +158,27 @@ def test_logprobs_are_those_of_the_tempered_distribution() -> None:
         chances = torch.softmax(full[t].double() / temperature[t].double(), 0)
         torch.testing.assert_close(found[t].double(), chances[tokens[t]].log(), atol=1e-5, rtol=0)
         torch.testing.assert_close(entropy[t].double(), -(chances * chances.log()).sum(), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("entropy_trains", [False, True])
+@pytest.mark.parametrize("rows", [1, 3, 7])
+def test_part_by_part_is_the_same_as_at_once(monkeypatch: pytest.MonkeyPatch, rows: int, entropy_trains: bool) -> None:
+    team = team_of({"a": 4})
+    ids = tuple(range(3, 20))
+    found = []
+    for most in (scoring.MOST_LOGITS, rows * team.config.vocab_size):
+        monkeypatch.setattr(scoring, "MOST_LOGITS", most)
+        hidden = hidden_states(team, [action_span("a", ids[:3], ids[3:])])
+        temperature = torch.linspace(0.5, 1.5, len(ids) - 3)
+        new, entropy = logprobs(team, hidden, torch.tensor(ids[3:]), temperature, entropy_trains=entropy_trains)
+        (new.sum() + (entropy.sum() if entropy_trains else 0.0)).backward()
+        gradients = [p.grad for p in team.lora.parameters("a").values()]
+        found.append((new.detach(), entropy.detach(), [g.clone() for g in gradients if g is not None]))
+        assert entropy.requires_grad == entropy_trains
+        for parameter in team.lora.parameters("a").values():
+            parameter.grad = None
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-4)
+    assert len(found[0][2]) > 0
 
 
 def test_asked_positions_are_the_last_ones() -> None:

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from marft.models.attention import Packed, Pick, ragged
 from marft.models.team import TeamModel, segments
+
+MOST_LOGITS = 1 << 26  # held at once: 256 MB in fp32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +49,24 @@ def logprobs(
 ) -> tuple[Tensor, Tensor]:
     """Log-prob of each token under the distribution it was sampled from, and the entropy there.
 
-    The entropy keeps its graph only where it is trained: it would hold two more tensors of vocabulary width.
+    Rows of vocabulary width are many times the rest of a pass: past MOST_LOGITS they are computed part by part, and once
+    more for each part's gradient, instead of being held.
     """
+    rows = max(1, MOST_LOGITS // team.config.vocab_size)
+    if len(hidden_ND) <= rows:
+        return logprobs_at_once(team, hidden_ND, tokens_N, temperature_N, entropy_trains)
+    parts = [
+        checkpoint(logprobs_at_once, team, *part, entropy_trains, use_reentrant=False)
+        for part in zip(hidden_ND.split(rows), tokens_N.split(rows), temperature_N.split(rows), strict=True)
+    ]
+    found_N, entropy_N = (torch.cat(column) for column in zip(*parts, strict=True))
+    return found_N, entropy_N
+
+
+def logprobs_at_once(
+    team: TeamModel, hidden_ND: Tensor, tokens_N: Tensor, temperature_N: Tensor, entropy_trains: bool
+) -> tuple[Tensor, Tensor]:
+    """The entropy keeps its graph only where it is trained: it would hold two more tensors of vocabulary width."""
     full_NV = (team.logits(hidden_ND) / temperature_N[:, None]).log_softmax(-1)
     with torch.set_grad_enabled(entropy_trains and torch.is_grad_enabled()):
         entropy_N = -(full_NV.exp() * full_NV).sum(-1)
