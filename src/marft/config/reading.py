@@ -163,7 +163,7 @@ def spell_out(data: Mapping[str, Any]) -> dict[str, Any]:
         agents = {name: {"prompt": a} if isinstance(a, str) else a for name, a in team["agents"].items()}
         spelled["team"] = {**team, "agents": agents}
     match spelled.get("eval"):
-        case {"benchmarks": [*names], **rest} if all(isinstance(name, str) for name in names):
+        case {"benchmarks": [*names], **rest} if all(isinstance(n, str) and names.count(n) == 1 for n in names):
             spelled["eval"] = {**rest, "benchmarks": {name: {"data": name} for name in names}}
     match spelled.get("algorithm"):
         case {"kl": str() | float() | int() as weight, **rest} if not isinstance(weight, bool):
