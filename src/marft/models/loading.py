@@ -133,6 +133,12 @@ def turn_ends(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> fro
     return frozenset(i for i in ids if i is not None)
 
 
+def context_limit(settings: Any) -> int:
+    """The most tokens a sequence may have. Our attention knows no sliding window, so none may be longer than it."""
+    limits = (getattr(settings, key, None) for key in ("max_position_embeddings", "sliding_window"))
+    return min((int(limit) for limit in limits if limit), default=1 << 20)
+
+
 def fingerprint(model: nn.Module) -> str:
     """Cheap: the first values of each parameter stand for the rest, which training would have moved together."""
     digest = hashlib.sha256()

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer
 
-from marft.models.loading import explain, hub_answers, render
+from marft.models.loading import context_limit, explain, hub_answers, render
 from marft.models.quiet import quiet
 from marft.models.registry import resolve
 from marft.types import MarftError, Message
@@ -41,6 +41,5 @@ def read_model(name: str) -> Reader:
         raise MarftError(
             f"model {name} has no chat template, so agents cannot be told their roles: use an instruct/chat model"
         )
-    limits = (getattr(settings, key, None) for key in ("max_position_embeddings", "sliding_window"))
-    longest = min((int(limit) for limit in limits if limit), default=1 << 20)
+    longest = context_limit(settings.get_text_config())
     return Reader(encode=lambda messages: render(tokenizer, messages), words=len(tokenizer), longest=longest)

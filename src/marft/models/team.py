@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from marft.models import attention
 from marft.models.attention import Attend, Packed
-from marft.models.loading import Loaded
+from marft.models.loading import Loaded, context_limit
 from marft.models.lora import AdapterSpec, Routing, Segments, TeamLora
 from marft.types import MarftError
 
@@ -48,9 +48,8 @@ class TeamModel:
 
     @property
     def longest(self) -> int:
-        """The most tokens a sequence may have. Our attention knows no sliding window, so none may be longer than it."""
-        limits = (getattr(self.config, name, None) for name in ("max_position_embeddings", "sliding_window"))
-        return min((int(limit) for limit in limits if limit), default=1 << 20)
+        """The most tokens a sequence may have."""
+        return context_limit(self.config)
 
     def hidden(self, ids: Tensor, positions: Tensor, attend: Attend, routing: Routing | None) -> Tensor:
         """Last hidden states [B, T, D] of ids [B, T]."""
