@@ -1,18 +1,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
-from marft.engines.sampling import draw, temper, truncate, uniform
+from marft.engines import sampling
+from marft.engines.sampling import draw, draw_by_blocks, temper, truncate, uniform
 
 WORD = (1 << 64) - 1
 
 
-def draw_at(logits: Tensor, temperature: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    return draw(temper(logits, temperature), temperature == 0, numbers)
+Draw = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+@pytest.fixture(params=[draw, draw_by_blocks])
+def draw_at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Draw:
+    """At once, and as CUDA does it: first a block of the vocabulary, here of four tokens, then a token in it."""
+    monkeypatch.setattr(sampling, "BLOCK", 4)
+    chosen: Draw = request.param
+    return chosen
 
 
 def splitmix(seed: int, step: int) -> float:
@@ -64,7 +73,7 @@ def test_uniform_differs_by_seed_and_by_step() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_draws_follow_the_tempered_softmax(temperature: float) -> None:
+def test_draws_follow_the_tempered_softmax(draw_at: Draw, temperature: float) -> None:
     n = 20_000
     logits = torch.tensor([2.0, 0.0, -1.0, 1.0, 0.5])
     numbers = uniform(torch.arange(n), torch.zeros(n, dtype=torch.int64))
@@ -75,7 +84,7 @@ def test_draws_follow_the_tempered_softmax(temperature: float) -> None:
     torch.testing.assert_close(logprobs, chances.log()[tokens])
 
 
-def test_each_row_has_its_own_settings() -> None:
+def test_each_row_has_its_own_settings(draw_at: Draw) -> None:
     logits = torch.tensor([[0.0, 1.0, 0.5]]).expand(3, 3)
     tokens, logprobs = draw_at(logits, torch.tensor([0.0, 1.0, 0.1]), torch.tensor([0.0, 0.0, 0.0]).double())
     assert tokens.tolist() == [1, 0, 0]
@@ -86,13 +95,13 @@ def test_each_row_has_its_own_settings() -> None:
 @pytest.mark.parametrize(
     ("number", "token"), [(0.0, 0), (0.0999, 0), (0.1001, 1), (0.3999, 1), (0.4001, 2), (0.999999, 2)]
 )
-def test_a_number_falls_into_its_interval(number: float, token: int) -> None:
+def test_a_number_falls_into_its_interval(draw_at: Draw, number: float, token: int) -> None:
     tokens, logprobs = draw_at(row(0.1, 0.3, 0.6), torch.ones(1), torch.tensor([number]).double())
     assert int(tokens) == token
     assert float(logprobs) == pytest.approx(math.log([0.1, 0.3, 0.6][token]), abs=1e-6)
 
 
-def test_the_last_number_before_one_stays_in_the_vocabulary() -> None:
+def test_the_last_number_before_one_stays_in_the_vocabulary(draw_at: Draw) -> None:
     almost = torch.full((200,), 1 - 2.0**-53, dtype=torch.float64)
     logits = torch.randn(200, 977, generator=torch.Generator().manual_seed(0)) * 4
     tokens, logprobs = draw_at(logits, torch.ones(200), almost)
@@ -101,14 +110,14 @@ def test_the_last_number_before_one_stays_in_the_vocabulary() -> None:
 
 
 @pytest.mark.parametrize("number", [0.0, 1 - 2.0**-53])
-def test_a_token_without_mass_is_never_drawn(number: float) -> None:
+def test_a_token_without_mass_is_never_drawn(draw_at: Draw, number: float) -> None:
     logits = torch.tensor([[-math.inf, 0.0, -math.inf, 1.0, -math.inf]])
     tokens, logprobs = draw_at(logits, torch.ones(1), torch.tensor([number]).double())
     assert int(tokens) == (1 if number == 0 else 3)
     assert torch.isfinite(logprobs).all()
 
 
-def test_greedy_takes_the_likeliest_with_certainty() -> None:
+def test_greedy_takes_the_likeliest_with_certainty(draw_at: Draw) -> None:
     logits = torch.randn(50, 30, generator=torch.Generator().manual_seed(0))
     tokens, logprobs = draw_at(logits, torch.zeros(50), torch.rand(50).double())
     assert torch.equal(tokens, logits.argmax(-1))
@@ -157,7 +166,7 @@ def test_a_row_without_truncation_is_left_as_it_is() -> None:
     assert torch.equal(cut[1], logits[1])
 
 
-def test_logprobs_are_those_of_the_truncated_distribution() -> None:
+def test_logprobs_are_those_of_the_truncated_distribution(draw_at: Draw) -> None:
     cut = truncate(row(0.1, 0.3, 0.4, 0.2), torch.tensor([0]), torch.tensor([0.6]))
     for number, token, chance in ((0.0, 1, 3 / 7), (0.42, 1, 3 / 7), (0.44, 2, 4 / 7), (0.99, 2, 4 / 7)):
         tokens, logprobs = draw_at(cut, torch.ones(1), torch.tensor([number]).double())

@@ -12,10 +12,12 @@ import torch
 from asking import RANKS, WILD, ask, request, same
 from teams import team_of
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
-from marft.engines import local
+from marft.engines import local, rows
 from marft.engines.local import LocalEngine
 from marft.engines.stopping import cut
+from marft.models.loading import spell
 from marft.models.team import TeamModel
 from marft.types import Completion, Request, Sampling
 
@@ -126,7 +128,7 @@ def dictate(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         assert len(logits) == 1
         return torch.tensor([tokens.pop(0)]), torch.zeros(1)
 
-    monkeypatch.setattr(local, "draw", draw)
+    monkeypatch.setattr(rows, "draw", draw)
     return tokens
 
 
@@ -146,14 +148,13 @@ def test_characters_of_several_tokens_complete_a_stop(
 def test_only_suspicious_tokens_have_a_reply_read(
     team: TeamModel, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decode = team.tokenizer.decode
     read: list[int] = []
 
-    def counted(ids: list[int], **options: bool) -> str:
-        read.append(len(ids))
-        return str(decode(ids, **options))
+    def counted(tokenizer: PreTrainedTokenizerBase, sequences: Sequence[Sequence[int]]) -> list[str]:
+        read.extend(map(len, sequences))
+        return spell(tokenizer, sequences)
 
-    monkeypatch.setattr(team.tokenizer, "decode", counted)
+    monkeypatch.setattr(local, "spell", counted)
     asked = request(3, sampling=GREEDY)
     ask(engine, asked, with_stop(asked, "7"))
     assert read == [9, 9]  # both once, at their ends

@@ -18,7 +18,8 @@ RANKS = {"planner": 4, "solver": 7, "critic": 2}
 
 def logits_of(team: TeamModel, *adapters: str | None, ids: tuple[tuple[int, ...], ...]) -> Tensor:
     spans = [Span(adapter=a, ids=i, asked=len(i)) for a, i in zip(adapters, ids, strict=True)]
-    return team.logits(hidden_states(team, spans))
+    logits: Tensor = team.head(hidden_states(team, spans)).float()  # with gradient
+    return logits
 
 
 def gradients(team: TeamModel, name: str) -> dict[str, Tensor | None]:
@@ -94,19 +95,23 @@ def test_agents_without_rows_get_no_gradient() -> None:
 
 
 def test_mask_equals_segments() -> None:
+    """Of one another, as other families' generation and training have them; and of what the decoder computes."""
     team = team_of(RANKS)
     rows: list[int | None] = [1, None, 0, 2, 1]
     ids = torch.arange(5 * 6).view(5, 6) + 50
     masks = team.lora.masks(team.device)
-    routing = Mask(masks[[len(masks) - 1 if i is None else i for i in rows]])
+    routing = Mask(masks[[len(masks) - 1 if i is None else i for i in rows]].repeat_interleave(6, 0))
     per_row = [Packed([6], team.device) for _ in rows]
     with torch.no_grad():
+        fused = team.hidden(ids, torch.arange(6).expand(5, 6), Causal(), routing)
+        team.decoder = None
         segmented = [
             team.hidden(ids[r : r + 1], attend.position_ids, attend, segments([i], [6]))
             for r, (i, attend) in enumerate(zip(rows, per_row, strict=True))
         ]
         masked = team.hidden(ids, torch.arange(6).expand(5, 6), Causal(), routing)
     close(masked, torch.cat(segmented))
+    close(fused, torch.cat(segmented))
 
 
 class Causal:

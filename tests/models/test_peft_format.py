@@ -56,7 +56,7 @@ def test_peft_loads_what_we_write(tmp_path: Path, targets: str | tuple[str, ...]
     theirs = PeftModel.from_pretrained(base, tmp_path)(input_ids=ids).logits
     ours = team.logits(hidden_states(team, [Span(adapter="planner", ids=IDS, asked=len(IDS))]))
     assert (theirs - alone).abs().max() > 0.01
-    torch.testing.assert_close(ours, theirs[0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(ours, theirs[0], atol=3e-5, rtol=0)  # logits reach 30
 
 
 def test_a_round_trip_keeps_every_byte(saved: Path, tmp_path: Path) -> None:

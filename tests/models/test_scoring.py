@@ -4,27 +4,22 @@ import random
 
 import pytest
 import torch
+from families import FAMILIES, GROUPED, tiny
 from teams import team_of
 from torch import Tensor
 from transformers import (
-    AutoModelForCausalLM,
     BloomConfig,
-    CohereConfig,
     Gemma2Config,
     GPT2Config,
     GPTJConfig,
-    GPTNeoXConfig,
-    GraniteConfig,
     MambaConfig,
     MistralConfig,
-    PhiConfig,
     PreTrainedConfig,
-    Qwen2Config,
-    Qwen3Config,
 )
 
+from marft.models import logprobs as logprobs_room
 from marft.models import scoring
-from marft.models.loading import Loaded, load
+from marft.models.layout import Layout
 from marft.models.scoring import Span, action_span, hidden_states, logprobs, passes
 from marft.models.team import TeamModel
 from marft.types import MarftError
@@ -34,20 +29,6 @@ PROMPTS = [(1, 50, 51, 52), (1, 60), (1, 70, 71, 72, 73, 74, 75), (1, 80, 81)]
 ACTIONS = [(90, 91, 2), (92, 93, 94, 95, 2), (96,), (97, 98, 99, 2)]
 ADAPTERS = ["planner", "planner", "solver", None]
 
-SMALL = {
-    "vocab_size": 448, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96,
-    "max_position_embeddings": 256, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
-}  # fmt: skip
-GROUPED = {**SMALL, "num_key_value_heads": 2}
-FAMILIES: dict[str, PreTrainedConfig] = {
-    "qwen2": Qwen2Config(**GROUPED),  # bias in q, k and v
-    "qwen3": Qwen3Config(**GROUPED, head_dim=32),  # norms of q and k, heads wider than hidden/heads
-    "gemma2": Gemma2Config(**GROUPED, head_dim=16, attn_logit_softcapping=None, final_logit_softcapping=2.0),
-    "gpt-neox": GPTNeoXConfig(**SMALL),  # fused q/k/v, parallel residual, partial rotary
-    "phi": PhiConfig(**GROUPED),  # bias everywhere, in the head too
-    "granite": GraniteConfig(**GROUPED, logits_scaling=3.0, attention_multiplier=0.4),
-    "cohere": CohereConfig(**GROUPED, logit_scale=0.5),
-}
 TINY = {"vocab_size": 448, "n_layer": 2, "n_head": 4, "bos_token_id": 1, "eos_token_id": 2}
 REFUSED: dict[str, PreTrainedConfig] = {
     "bloom": BloomConfig(**TINY, hidden_size=64),  # attention of its own, which would mix packed sequences
@@ -166,8 +147,8 @@ def test_part_by_part_is_the_same_as_at_once(monkeypatch: pytest.MonkeyPatch, ro
     team = team_of({"a": 4})
     ids = tuple(range(3, 20))
     found = []
-    for most in (scoring.MOST_LOGITS, rows * team.config.vocab_size):
-        monkeypatch.setattr(scoring, "MOST_LOGITS", most)
+    for most in (logprobs_room.MOST_LOGITS, rows * team.config.vocab_size):
+        monkeypatch.setattr(logprobs_room, "MOST_LOGITS", most)
         hidden = hidden_states(team, [action_span("a", ids[:3], ids[3:])])
         temperature = torch.linspace(0.5, 1.5, len(ids) - 3)
         new, entropy = logprobs(team, hidden, torch.tensor(ids[3:]), temperature, entropy_trains=entropy_trains)
@@ -190,37 +171,60 @@ def test_asked_positions_are_the_last_ones() -> None:
     close(some[2:], whole[2:])
 
 
+def distinct(spans: list[Span], order: list[str | None]) -> int:
+    """Tokens that a pass over these spans computes."""
+    return len(Layout.of([(order.index(span.adapter), span.ids) for span in spans], worth=scoring.WORTH).ids)
+
+
 @pytest.mark.parametrize("budget", [1, 40, 100, 10_000])
-def test_passes_cover_every_span_once_within_the_budget(budget: int) -> None:
+@pytest.mark.parametrize("alike", [0, 15, 60])  # first tokens that are the same in a third of all spans
+def test_passes_cover_every_span_once_within_the_budget(budget: int, alike: int) -> None:
     rng = random.Random(0)
-    order = ["planner", "solver", None]
-    spans = [Span(adapter=rng.choice(order), ids=(1,) * rng.randint(1, 60), asked=1) for _ in range(50)]
+    order: list[str | None] = ["planner", "solver", None]
+    spans = [
+        Span(
+            adapter=rng.choice(order),
+            ids=(
+                *[rng.randint(5, 7)] * rng.randint(0, alike),
+                *(rng.randint(8, 400) for _ in range(rng.randint(1, 60))),
+            ),
+            asked=1,
+        )
+        for _ in range(50)
+    ]
     cut = passes(spans, order, budget)
     assert sorted(i for chunk in cut for i in chunk) == list(range(50))
     for chunk in cut:
-        size = sum(len(spans[i].ids) for i in chunk)
-        assert size <= budget or len(chunk) == 1  # one span may be longer than any budget
-        ranks = [order.index(spans[i].adapter) for i in chunk]
-        assert ranks == sorted(ranks)
+        own = [spans[i] for i in chunk]
+        assert distinct(own, order) <= budget or len(chunk) == 1  # one span may be longer than any budget
+        assert sum(len(span.ids) for span in own) <= scoring.MOST_KEYS * budget or len(chunk) == 1
+        assert own == sorted(own, key=lambda span: (order.index(span.adapter), span.ids))
     longest = [max(len(spans[i].ids) for i in chunk) for chunk in cut]
     assert longest == sorted(longest, reverse=True)
 
 
+def test_spans_that_begin_alike_stay_together() -> None:
+    """Eight tasks of four samples each, whose prompts are most of them: every pass holds whole tasks."""
+    spans = [
+        Span(adapter="planner", ids=(1, 2, *[100 + task] * (20 + task), *[200 + sample] * 5), asked=5)
+        for sample in range(4)
+        for task in range(8)
+    ]
+    cut = passes(spans, ["planner"], 2 * (29 + 4 * 5))
+    tasks = [[spans[i].ids[2] - 100 for i in chunk] for chunk in cut]
+    assert tasks == [[6] * 4 + [7] * 4, [4] * 4 + [5] * 4, [2] * 4 + [3] * 4, [0] * 4 + [1] * 4]
+    assert distinct([spans[i] for i in cut[0]], ["planner"]) == 28 + 4 * 5 + 29 + 4 * 5
+
+
+def test_a_pass_copies_few_keys_for_the_tokens_it_computes() -> None:
+    """One long prompt with many short answers: few tokens, but everybody's keys."""
+    spans = [Span(adapter=None, ids=(*[7] * 100, 8 + n), asked=1) for n in range(50)]
+    cut = passes(spans, [None], 120)
+    assert [len(chunk) for chunk in cut] == [4] * 12 + [2]
+
+
 def test_no_spans_need_no_pass() -> None:
     assert passes([], [None], 10) == []
-
-
-def tiny(config: PreTrainedConfig) -> Loaded:
-    """A random model of a family, with biases and norms that do something, and nano's tokenizer."""
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().requires_grad_(False)
-    for parameter in model.parameters():
-        if parameter.dim() == 1:
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-        else:
-            parameter.mul_(3)
-    nano = load("nano", "cpu", "float32")
-    return Loaded(model=model, tokenizer=nano.tokenizer, name="tiny", end_ids=nano.end_ids, fingerprint="")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -111,7 +111,7 @@ def test_the_reference_is_each_agent_s_own_base() -> None:
         score(batch.member(k).team, None, turn.prompt_ids, turn.completion.token_ids, batch.member(k).temperature)
         for k, turn in enumerate(batch.turns)
     ]
-    assert_close(found, torch.cat(expected), atol=1e-5, rtol=0)
+    assert_close(found, torch.cat(expected), atol=2e-5, rtol=0)
     solver = found[batch.starts_K[1] : batch.starts_K[1] + batch.length_K[1]]
     # the tiny base knows nothing, so that all its tokens are equally likely
     assert_close(solver, torch.full_like(solver, -float(torch.tensor(16.0).log())), atol=1e-5, rtol=0)

@@ -1,14 +1,13 @@
-"""The local engine's cache of keys and values, and the two kinds of attention that fill it: prompts and single steps."""
+"""A cache of keys and values for torch's own attention, and the two kinds of attention that fill it: prompts and steps."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from marft.models.attention import Packed
+from marft.models.layout import Layout
 
 GROW = 64  # the cache grows in steps of this many positions
 
@@ -44,34 +43,20 @@ class Prefill:
     """Attention over the prompts of one pass, which leaves their keys and values in the cache: prompt `source[j]` in
     slot j.
 
-    Prompts come sorted, each with its adapter, and the tokens a prompt has in common with the one before it are read
-    only once: everything but the attention product works on one row of distinct tokens. For that product the row is
-    spread to a grid [S, L] of whole prompts; right-padding needs no mask, since a causal query never looks right.
+    Everything but the attention product works on one row of distinct tokens. For that product the row is spread to a
+    grid [S, L] of whole prompts; right-padding needs no mask, since a causal query never looks right.
     """
 
-    def __init__(
-        self, prompts: Sequence[tuple[int, tuple[int, ...]]], cache: Cache, slots: Tensor, source: Tensor
-    ) -> None:
+    def __init__(self, layout: Layout, cache: Cache, slots: slice, source: Tensor) -> None:
+        device = source.device
         self.cache, self.slots, self.source = cache, slots, source
-        self.count, self.longest = len(prompts), max(len(ids) for _, ids in prompts)
-        tokens: list[int] = []
-        positions: list[int] = []
-        cells: list[int] = []  # where on the grid each token of the row stands, the first time
-        origin: list[list[int]] = []  # which token of the row stands in each cell of the grid
-        self.sizes = [0] * self.count  # new tokens of each prompt
-        for r, (_, ids) in enumerate(prompts):
-            old = common(prompts[r - 1], prompts[r]) if r else 0
-            new = range(len(tokens), len(tokens) + len(ids) - old)
-            origin.append([*(origin[-1][:old] if r else []), *new])
-            tokens += ids[old:]
-            positions += range(old, len(ids))
-            cells += range(r * self.longest + old, r * self.longest + len(ids))
-            self.sizes[r] = len(new)
-        whole = [[*row, *[0] * (self.longest - len(row))] for row in origin]
-        self.ids, self.position_ids, self.cells, self.origin, self.last = (
-            torch.tensor(data, device=slots.device)
-            for data in ([tokens], [positions], cells, whole, [row[-1] for row in origin])
-        )
+        self.count, self.longest = len(layout.lengths), int(layout.lengths.max())
+        place = torch.arange(self.longest)
+        grid = torch.zeros(self.count, self.longest, dtype=torch.int64)
+        grid[place < layout.lengths[:, None]] = layout.origin
+        fresh = (place >= layout.common[:, None]) & (place < layout.lengths[:, None])
+        self.origin = grid.flatten().to(device)  # which token of the row stands in each cell of the grid
+        self.cells = fresh.flatten().nonzero()[:, 0].to(device)  # where on the grid each token of the row stands first
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         q, k, v = (self.spread(x) for x in (q, k, v))
@@ -83,14 +68,8 @@ class Prefill:
 
     def spread(self, x: Tensor) -> Tensor:
         """[1, H, T, d] → [S, H, L, d]"""
-        grid = x[0].transpose(0, 1).index_select(0, self.origin.flatten())
+        grid = x[0].transpose(0, 1).index_select(0, self.origin)
         return grid.view(self.count, self.longest, *grid.shape[1:]).transpose(1, 2)
-
-
-def common(one: tuple[int, tuple[int, ...]], other: tuple[int, tuple[int, ...]]) -> int:
-    """How many first tokens two prompts share. In sorted order, with none twice, the second always has more."""
-    most = min(len(one[1]), len(other[1])) if one[0] == other[0] else 0
-    return next((i for i in range(most) if one[1][i] != other[1][i]), most)
 
 
 class Decode:
@@ -109,7 +88,7 @@ class Decode:
         values[self.rows, :, self.length] = v[:, :, 0]
         n, heads, groups = len(self.rows), q.shape[1], k.shape[1]
         # the heads that share a key become queries of one attention: [n, G, H/G, d]
-        grouped = q.view(n, groups, heads // groups, -1)
+        grouped = q.reshape(n, groups, heads // groups, -1)
         live_keys, live_values = keys[:n, :, : self.longest], values[:n, :, : self.longest]
         out = scaled_dot_product_attention(grouped, live_keys, live_values, attn_mask=self.mask, scale=scale)
         return out.reshape(n, 1, heads, -1)

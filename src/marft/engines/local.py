@@ -1,7 +1,8 @@
-"""Batched generation in this process, on the very tensors the learner trains: no copy, no weight sync.
+"""Batched generation in this process, on the very weights the learner trains: no copy of the model, no weight sync.
 
 Requests wait in a queue; rows that finish leave the batch and waiting ones enter it. Live rows are kept dense at the
-front of the cache, so that every decode step works on views of it. Each row has its own adapter and sampling settings.
+front. Each row has its own adapter and sampling settings. How the batch goes through the model is the stepper's: CUDA
+graphs where the device and the model's family allow, else pass by pass.
 """
 
 from __future__ import annotations
@@ -10,71 +11,47 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 import torch
-from torch import Tensor
 
-from marft.engines.cache import Cache, Decode, Prefill
-from marft.engines.sampling import draw, temper, truncate, uniform
+from marft.engines.rows import Rows
+from marft.engines.stepwise import Stepper, Stepwise
 from marft.engines.stopping import cut
 from marft.engines.suspects import Suspects
-from marft.models.loading import render
-from marft.models.lora import Mask
-from marft.models.team import TeamModel, segments
+from marft.models.layout import Sequenced
+from marft.models.loading import render, spell
+from marft.models.team import TeamModel
 from marft.types import Completion, Message, PromptTooLong, Request
 
-PREFILL_TOKENS = 8192  # of one prefill pass
 Settled = Callable[[], Awaitable[None]]
+Entry = tuple[Request, "asyncio.Future[Completion]"]
 
 
 async def at_once() -> None:
     """Nothing to wait for."""
 
 
-class Rows:
-    """What the engine knows of each live row, one entry a row in every tensor."""
-
-    def __init__(self, slots: int, device: torch.device) -> None:
-        def column(dtype: torch.dtype) -> Tensor:
-            return torch.zeros(slots, dtype=dtype, device=device)
-
-        self.adapter, self.seed = column(torch.int64), column(torch.int64)
-        self.length = column(torch.int64)  # keys in the cache
-        self.count, self.limit = column(torch.int64), column(torch.int64)  # tokens drawn, and the most to draw
-        self.temperature, self.top_p = column(torch.float32), column(torch.float32)
-        self.top_k, self.stop = column(torch.int64), column(torch.int64)  # the latter: which row of the suspects' table
-        self.ids = torch.zeros(slots, 0, dtype=torch.int64, device=device)
-        self.logprobs = torch.zeros(slots, 0, dtype=torch.float32, device=device)
-
-    def move(self, to: Tensor, origin: Tensor) -> None:
-        for tensor in vars(self).values():
-            tensor[to] = tensor[origin]
-
-    def reserve(self, tokens: int) -> None:
-        missing = tokens - self.ids.shape[1]
-        if missing > 0:
-            self.ids = torch.nn.functional.pad(self.ids, (0, missing))
-            self.logprobs = torch.nn.functional.pad(self.logprobs, (0, missing))
-
-
 class LocalEngine:
     """`generate` from any number of coroutines; the first one to wait drives the batch for all.
 
     Before every step it waits for what its callers still expect from elsewhere (`settled`), so that who enters the batch
-    when does not depend on anybody's speed.
+    when does not depend on anybody's speed. `memory` is the part of the device's free memory that keys may take.
     """
 
-    def __init__(self, team: TeamModel, slots: int, settled: Settled = at_once) -> None:
+    def __init__(self, team: TeamModel, slots: int, settled: Settled = at_once, *, memory: float = 0.4) -> None:
         self.team, self.slots, self.settled = team, slots, settled
         self.version = 0
         self.tokens = 0  # drawn so far
-        self.rows = Rows(slots, team.device)
-        self.cache = Cache(slots)
-        self.masks = team.lora.masks(team.device)
+        self.memory = memory
         self.suspects = Suspects(team)
-        self.ends = torch.tensor(sorted(team.end_ids), device=team.device)
-        self.waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
-        self.live: list[tuple[Request, asyncio.Future[Completion]]] = []
+        self.waiting: list[Entry] = []
+        self.live: list[Entry] = []
         self.driver: asyncio.Task[None] | None = None
         self.encoded: dict[tuple[Message, ...], tuple[int, ...]] = {}
+        self._empty()
+
+    def _empty(self) -> None:
+        """A batch without rows. NaN left in an old cache would reach later rows through their masked positions."""
+        self.rows = Rows(self.slots, self.team.device, sorted(self.team.end_ids))
+        self.stepper = make_stepper(self.team, self.rows, self.memory)
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         key = tuple(messages)
@@ -99,6 +76,7 @@ class LocalEngine:
                 await asyncio.sleep(0)  # let those who were answered ask again, so that they enter together
                 await self.settled()
                 with torch.no_grad():
+                    self.team.refresh()
                     self._admit()
                     self._step()
         except BaseException as error:
@@ -106,144 +84,125 @@ class LocalEngine:
                 if not future.done():
                     future.set_exception(error)
             self.waiting, self.live = [], []
-            self.cache = Cache(self.slots)  # NaN left in it would reach later rows through their masked positions
+            self._empty()
             if not isinstance(error, Exception):  # an exception has reached those who wait; nobody waits for the driver
                 raise
 
     def _admit(self) -> None:
-        """Fill free slots, unless so few wait that their prefill would cost more than their seats are worth."""
-        free = self.slots - len(self.live)
-        if not self.waiting or min(free, len(self.waiting)) <= len(self.live) // 8:
+        """Fill free seats, unless so few wait that their prefill would cost more than their seats are worth."""
+        live, waiting = len(self.live), self.waiting[: self.slots]
+        if not waiting:
             return
-        batch = self.waiting[:free]
-        prompts: dict[tuple[int, tuple[int, ...]], list[int]] = {}  # equal prompts are computed once
-        for j, (request, _) in enumerate(batch):
-            prompts.setdefault((self._adapter(request), request.prompt_ids), []).append(j)
-        ordered = sorted(prompts.items(), key=lambda item: len(item[0][1]))
-        while ordered:
-            longest, take = 0, 0
-            for (_, ids), _ in ordered:
-                longest = max(longest, len(ids))
-                if take and longest * (take + 1) > PREFILL_TOKENS:
-                    break
-                take += 1
-            chunk, ordered = sorted(ordered[:take], key=lambda item: item[0]), ordered[take:]
-            self._prefill([key for key, _ in chunk], [[batch[j] for j in members] for _, members in chunk])
-        del self.waiting[: len(batch)]  # only now: a prefill that fails must still find who waits for it
+        longest = max(len(request.prompt_ids) + self._limit(request) for request, _ in waiting)
+        free = min(self.slots, self.stepper.room(longest)) - live
+        if min(free, len(waiting)) <= live // 8:
+            return
+        batch = waiting[:free]
+        self.stepper.reserve(longest, live)
+        self.rows.reserve(max(self._limit(request) for request, _ in batch))
+        entries: dict[Sequenced, list[Entry]] = {}  # equal prompts are read once
+        for entry in batch:
+            request = entry[0]
+            adapter = None if request.adapter is None else self.team.lora.index[request.adapter]
+            entries.setdefault((adapter, request.prompt_ids), []).append(entry)
+        prompts = list(entries)
+        for chosen in self.stepper.passes(prompts):
+            self._enter([prompts[i] for i in chosen], [entries[prompts[i]] for i in chosen])
+        del self.waiting[: len(batch)]  # only now: a pass that fails must still find who waits for it
 
-    def _adapter(self, request: Request) -> int:
-        return len(self.masks) - 1 if request.adapter is None else self.team.lora.index[request.adapter]
+    def _limit(self, request: Request) -> int:
+        """The most tokens to draw."""
+        return min(request.sampling.max_tokens, self.team.longest - len(request.prompt_ids))
 
-    def _prefill(
-        self,
-        prompts: Sequence[tuple[int, tuple[int, ...]]],
-        members: Sequence[Sequence[tuple[Request, asyncio.Future[Completion]]]],
-    ) -> None:
+    def _enter(self, prompts: Sequence[Sequenced], members: Sequence[Sequence[Entry]]) -> None:
+        """Read some prompts, and draw the first token of everyone who asks with one of them."""
         entering = [entry for group in members for entry in group]
-        device, start = self.team.device, len(self.live)
-        slots = torch.arange(start, start + len(entering), device=device)
-        source = torch.tensor([i for i, group in enumerate(members) for _ in group], device=device)
+        source = [i for i, group in enumerate(members) for _ in group]
+        seats = range(len(self.live), len(self.live) + len(entering))
+        base = len(self.team.lora.specs)
+        adapters = [base if (adapter := prompts[i][0]) is None else adapter for i in source]
         requests = [request for request, _ in entering]
-        limits = [min(r.sampling.max_tokens, self.team.longest - len(r.prompt_ids)) for r in requests]
-        self.cache.reserve(max(len(r.prompt_ids) + n for r, n in zip(requests, limits, strict=True)))
-        self.rows.reserve(max(limits))
-
-        base = len(self.masks) - 1
-        attend = Prefill(prompts, self.cache, slots, source)
-        routing = segments([None if adapter == base else adapter for adapter, _ in prompts], attend.sizes)
-        hidden = self.team.hidden(attend.ids, attend.position_ids, attend, routing)
-        logits = self.team.logits(hidden[0, attend.last])[source]
-
-        rows = self.rows
-        rows.adapter[slots] = torch.tensor([prompts[i][0] for i in source.tolist()], device=device)
-        rows.seed[slots] = torch.tensor([r.seed for r in requests], device=device)
-        rows.length[slots] = torch.tensor([len(r.prompt_ids) for r in requests], device=device)
-        rows.count[slots] = 0
-        rows.limit[slots] = torch.tensor(limits, device=device)
-        real = torch.float32  # said, because a temperature of 0 or a top_p of 1 may come as integers
-        rows.temperature[slots] = torch.tensor([r.sampling.temperature for r in requests], dtype=real, device=device)
-        rows.top_p[slots] = torch.tensor([r.sampling.top_p for r in requests], dtype=real, device=device)
-        rows.top_k[slots] = torch.tensor([r.sampling.top_k for r in requests], device=device)
-        rows.stop[slots] = torch.tensor([self.suspects.row(r.sampling.stop) for r in requests], device=device)
+        stops = [self.suspects.row(request.sampling.stop) for request in requests]
+        logits = self.stepper.read(prompts, seats, source)
+        where = slice(seats.start, seats.stop)
+        self.rows.enter(where, requests, adapters, [self._limit(request) for request in requests], stops)
         self.live += entering
-        self._draw(logits, slots)
+        self.rows.draw(logits, where, self.suspects.table, truncated=self._truncated)
+
+    @property
+    def _truncated(self) -> bool:
+        return any(request.sampling.top_k or request.sampling.top_p < 1 for request, _ in self.live)
 
     def _step(self) -> None:
-        """Answer finished rows, then one token for each of the others."""
+        """Answer finished rows, then some tokens for each of the others."""
         self._release()
-        n = len(self.live)
-        if not n:
-            return
-        rows = self.rows
-        attend = Decode(self.cache, rows.length[:n])
-        ids = rows.ids[:n].gather(1, rows.count[:n, None] - 1)
-        routing = Mask(self.masks[rows.adapter[:n]])
-        hidden = self.team.hidden(ids, rows.length[:n, None], attend, routing)
-        rows.length[:n] += 1
-        self._draw(self.team.logits(hidden[:, 0]), torch.arange(n, device=self.team.device))
-
-    def _draw(self, logits: Tensor, slots: Tensor) -> None:
-        rows = self.rows
-        logits = temper(logits, rows.temperature[slots])
-        if any(r.sampling.top_k or r.sampling.top_p < 1 for r, _ in self.live):
-            logits = truncate(logits, rows.top_k[slots], rows.top_p[slots])
-        step = rows.count[slots]
-        token, logprob = draw(logits, rows.temperature[slots] == 0, uniform(rows.seed[slots], step))
-        rows.ids[slots, step] = token
-        rows.logprobs[slots, step] = logprob
-        rows.count[slots] += 1
-        self.tokens += len(slots)
+        truncated = self._truncated
+        for _ in range(self.stepper.burst if self.live else 0):
+            self.stepper.step(len(self.live), self.suspects.table, truncated=truncated)
 
     def _release(self) -> None:
         """Answer the rows that are done and close the gaps they leave."""
         n, rows = len(self.live), self.rows
-        if not n:
-            return
-        last = rows.ids[:n].gather(1, rows.count[:n, None] - 1)[:, 0]
-        ended = torch.isin(last, self.ends)
-        full = rows.count[:n] >= rows.limit[:n]
-        look = (ended | full | self.suspects.table[rows.stop[:n], last]).nonzero()[:, 0]
-        done = self._answer(look, ended[look], full[look]) if len(look) else []
+        look = rows.idle[:n].nonzero()[:, 0].tolist()
+        done = self._answer(look) if look else []
+        on = [row for row in look if row not in set(done)]
+        if on:
+            rows.idle[torch.tensor(on, device=self.team.device)] = False
         if not done:
             return
-        gone = set(done)
-        left = n - len(done)
+        gone, left = set(done), n - len(done)
         holes = [row for row in done if row < left]
         movers = [row for row in range(left, n) if row not in gone]
         if holes:
             to, origin = (torch.tensor(side, device=self.team.device) for side in (holes, movers))
-            self.rows.move(to, origin)
-            self.cache.move(to, origin)
+            rows.move(to, origin)
+            self.stepper.move(to, origin)
             for hole, mover in zip(holes, movers, strict=True):
                 self.live[hole] = self.live[mover]
+        rows.idle[left:n] = True
         del self.live[left:]
 
-    def _answer(self, look: Tensor, ended: Tensor, full: Tensor) -> list[int]:
+    def _answer(self, look: Sequence[int]) -> list[int]:
         """Hand the tokens of the rows that are done to whoever asked, and say which these were.
 
         What all rows hold is read from the device at once.
         """
-        rows = self.rows
-        columns = (look, rows.count[look], rows.ids[look], rows.logprobs[look], ended, full)
+        rows, where = self.rows, torch.tensor(look, device=self.team.device)
+        counts, limits = torch.stack([rows.count[where], rows.limit[where]]).tolist()
+        most = max(counts)
+        drawn, scored = rows.ids[where, :most].tolist(), rows.logprobs[where, :most].tolist()
+        said = [ids[:count] for ids, count in zip(drawn, counts, strict=True)]
+        ended = [ids[-1] in self.team.end_ids for ids in said]
+        texts = spell(self.team.tokenizer, [ids[: len(ids) - end] for ids, end in zip(said, ended, strict=True)])
         done: list[int] = []
-        for row, count, ids, logprobs, at_end, at_limit in zip(*(column.tolist() for column in columns), strict=True):
+        for row, ids, logprobs, end, limit, whole in zip(look, said, scored, ended, limits, texts, strict=True):
             request, future = self.live[row]
             if future.done():  # whoever asked has gone
                 done.append(row)
                 continue
-            text = self.team.tokenizer.decode(ids[: count - at_end], skip_special_tokens=True)
-            text, stop = cut(text, request.sampling.stop)
-            if stop is None and not (at_end or at_limit):
+            text, stop = cut(whole, request.sampling.stop)
+            if stop is None and not end and len(ids) < limit:
                 continue
             done.append(row)
+            self.tokens += len(ids)
             future.set_result(
                 Completion(
                     text=text,
-                    token_ids=tuple(ids[:count]),
-                    logprobs=tuple(logprobs[:count]),
-                    finish="length" if stop is None and not at_end else "stop",
+                    token_ids=tuple(ids),
+                    logprobs=tuple(logprobs[: len(ids)]),
+                    finish="length" if stop is None and not end else "stop",
                     version=self.version,
                     stop=stop,
                 )
             )
         return done
+
+
+def make_stepper(team: TeamModel, rows: Rows, memory: float) -> Stepper:
+    """CUDA graphs for families with a decoder in half precision, which flash attention needs; else pass by pass."""
+    if team.decoder is None or team.device.type != "cuda" or team.decoder.dtype == torch.float32:
+        return Stepwise(team, rows)
+    from marft.engines.captured import Captured
+
+    free, _ = torch.cuda.mem_get_info(team.device)
+    return Captured(team, team.decoder, rows, int(memory * free))

@@ -7,6 +7,7 @@ from torch import Tensor
 
 # splitmix64's constants, as signed integers
 GOLDEN, MIX_1, MIX_2 = -7046029254386353131, -4658895280553007687, -7723592293110705685
+BLOCK = 1024  # of the vocabulary
 
 
 def uniform(seed_B: Tensor, step_B: Tensor) -> Tensor:
@@ -35,13 +36,59 @@ def truncate(logits_BV: Tensor, top_k_B: Tensor, top_p_B: Tensor) -> Tensor:
     return logits_BV.masked_fill(drop.gather(1, order.argsort(dim=-1)), float("-inf"))
 
 
-def draw(logits_BV: Tensor, greedy_B: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
+def draw(logits_BV: Tensor, temperature_B: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
     """A token a row and its log-prob under the distribution it was drawn from; greedy rows take the likeliest."""
-    logprobs = logits_BV.log_softmax(-1)
+    if logits_BV.is_cuda:
+        return draw_by_blocks(logits_BV, temperature_B, uniform_B)
+    greedy_B1 = temperature_B[:, None] == 0
+    logprobs = temper(logits_BV, temperature_B).log_softmax(-1)
     cdf = logprobs.exp().double().cumsum(-1)
-    total = cdf[:, -1:]
-    threshold = torch.minimum(uniform_B[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
-    token = torch.searchsorted(cdf, threshold, right=True)
-    token = torch.where(greedy_B[:, None], logits_BV.argmax(-1, keepdim=True), token)
-    logprob = logprobs.gather(1, token).masked_fill(greedy_B[:, None], 0.0)
+    token = torch.searchsorted(cdf, threshold(uniform_B[:, None], cdf[:, -1:]), right=True)
+    token = torch.where(greedy_B1, logits_BV.argmax(-1, keepdim=True), token)
+    logprob = logprobs.gather(1, token).masked_fill(greedy_B1, 0.0)
     return token.squeeze(1), logprob.squeeze(1)
+
+
+def threshold(uniform: Tensor, total: Tensor) -> Tensor:
+    """u of all mass, and always a little less than all."""
+    return torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
+
+
+def draw_by_blocks(logits_BV: Tensor, temperature_B: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
+    """The same draw with one look at the logits: first a block of the vocabulary by its mass, then a token in it."""
+    greedy_B, cold_B = temperature_B == 0, torch.where(temperature_B == 0, 1.0, 1 / temperature_B)
+    top_BN, mass_BN, first_BN = block_masses(logits_BV, cold_B)
+    top_B1 = top_BN.amax(1, keepdim=True)
+    mass_BN = mass_BN.double() * (top_BN - top_B1).double().exp()
+    cdf_BN = mass_BN.cumsum(1)
+    total_B1 = cdf_BN[:, -1:].clone()
+    target_B1 = threshold(uniform_B[:, None], total_B1)
+    block_B1 = torch.searchsorted(cdf_BN, target_B1, right=True)
+    rest_B1 = target_B1 - (cdf_BN - mass_BN).gather(1, block_B1)
+    tokens_BM = block_B1 * BLOCK + torch.arange(BLOCK, device=logits_BV.device)
+    missing_BM = tokens_BM >= logits_BV.shape[1]
+    inside_BM = logits_BV.gather(1, tokens_BM.clamp(max=logits_BV.shape[1] - 1)) * cold_B[:, None]
+    chance_BM = (inside_BM - top_B1).masked_fill(missing_BM, float("-inf")).double().exp()
+    within_B1 = torch.searchsorted(chance_BM.cumsum(1), rest_B1, right=True)
+    possible_BM = torch.where(chance_BM > 0, torch.arange(BLOCK, device=logits_BV.device), -1)
+    within_B1 = torch.minimum(within_B1, possible_BM.amax(1, keepdim=True))  # masses of a block are rounded
+    token_B1 = torch.where(
+        greedy_B[:, None], first_BN.gather(1, top_BN.argmax(1, keepdim=True)), within_B1 + block_B1 * BLOCK
+    )
+    scaled_B1 = logits_BV.gather(1, token_B1) * cold_B[:, None]
+    logprob_B1 = scaled_B1 - top_B1 - total_B1.log().float()
+    return token_B1.squeeze(1), logprob_B1.squeeze(1).masked_fill(greedy_B, 0.0)
+
+
+def block_masses(logits_BV: Tensor, cold_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each block of each row's logits at its temperature: the highest, Σ exp(logit - highest), and whose it is."""
+    if logits_BV.is_cuda:
+        from marft.engines.kernels import block_masses as by_kernel
+
+        return by_kernel(logits_BV, cold_B, BLOCK)
+    missing = -logits_BV.shape[1] % BLOCK
+    padded = torch.nn.functional.pad(logits_BV * cold_B[:, None], (0, missing), value=float("-inf"))
+    blocks = padded.view(len(padded), -1, BLOCK)
+    top, first = blocks.max(-1)
+    mass = (blocks - top[..., None].clamp(min=torch.finfo(torch.float32).min)).exp().sum(-1)
+    return top, mass, first + torch.arange(blocks.shape[1]) * BLOCK

@@ -1,8 +1,8 @@
 """Attention without padding in the rest of the model, plugged into any transformers model by its attention interface.
 
 A model whose attention implementation is `marft` hands queries, keys and values to the `Attend` object that the caller
-passed as `attend=`. Three exist: `Packed` here (training: many sequences end to end in one row), and the local engine's
-`Prefill` and `Decode`, which also write its cache.
+passed as `attend=`: `Packed` here (many sequences end to end in one row), `Shared` (the same, with their common first
+tokens only once), or one of the local engine's, which also write its cache.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ class Packed:
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         if q.is_cuda and q.dtype != torch.float32:
-            return self.flash(q, k, v, scale)
+            q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))
+            return flash(q, k, v, self.starts, self.starts, self.longest, self.longest, scale)[None]
         return self.gather(self.on_grid(self.spread(q), self.spread(k), self.spread(v), scale))
 
     @staticmethod
@@ -110,14 +111,19 @@ class Packed:
         picked: Tensor = Pick.apply(grid.transpose(1, 2).flatten(0, 1), self.cell)
         return picked[None]
 
-    def flash(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        from torch.nn.attention.varlen import varlen_attn
 
-        # newer torch wants grouped heads announced, older torch takes them unasked
-        known = "enable_gqa" in signature(varlen_attn).parameters
-        grouped: dict[str, Any] = {"enable_gqa": q.shape[1] != k.shape[1]} if known else {}
-        q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))
-        size, starts = self.longest, self.starts
-        out = varlen_attn(q, k, v, starts, starts, size, size, scale=scale, window_size=(-1, 0), **grouped)
-        assert isinstance(out, Tensor)
-        return out[None]
+def flash(
+    q: Tensor, k: Tensor, v: Tensor, starts_q: Tensor, starts_k: Tensor, longest_q: int, longest_k: int, scale: float
+) -> Tensor:
+    """Causal attention of ragged q [N, H, d] to k, v [M, G, d] by the varlen flash kernel: [N, H, d].
+
+    A sequence with fewer queries than keys has its queries at the end of them.
+    """
+    from torch.nn.attention.varlen import varlen_attn
+
+    # newer torch wants grouped heads announced, older torch takes them unasked
+    known = "enable_gqa" in signature(varlen_attn).parameters
+    grouped: dict[str, Any] = {"enable_gqa": q.shape[1] != k.shape[1]} if known else {}
+    out = varlen_attn(q, k, v, starts_q, starts_k, longest_q, longest_k, scale=scale, window_size=(-1, 0), **grouped)
+    assert isinstance(out, Tensor)
+    return out

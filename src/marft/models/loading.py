@@ -51,6 +51,8 @@ def load(name: str, device: str, dtype: str) -> Loaded:
             f"model {name} has no end-of-turn token, so no turn would ever end: use an instruct/chat model"
         )
     digest = fingerprint(model)
+    if where.index is not None:
+        torch.cuda.set_device(where)  # where kernels of ours are launched
     try:
         model.requires_grad_(False).eval().to(where)
     except torch.OutOfMemoryError as error:
@@ -159,6 +161,15 @@ def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> t
             roles = ", ".join(message.role for message in messages)
             raise MarftError(f"the model's chat template refuses messages of the roles {roles}: {error}") from error
     return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+
+def spell(tokenizer: PreTrainedTokenizerBase, sequences: Sequence[Sequence[int]]) -> list[str]:
+    """What each sequence of tokens says, special tokens left out. The Rust library decodes all of them at once, where
+    transformers would go through them token by token."""
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or getattr(tokenizer, "clean_up_tokenization_spaces", False):
+        return list(tokenizer.batch_decode([list(ids) for ids in sequences], skip_special_tokens=True))
+    return list(backend.decode_batch([list(ids) for ids in sequences], skip_special_tokens=True))
 
 
 def fill(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:

@@ -8,7 +8,7 @@ packed tokens by contiguous segments (`Segments`), generation routes rows by a m
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -77,18 +77,25 @@ class Segments:
 class Mask:
     """Rows of any order: all adapters' products at once, each row keeping only its own adapter's rank columns.
 
-    Without gradient, for generation: three kernels however many adapters the batch mixes.
+    A few kernels however many adapters the rows mix. Without a decoder of ours it is for generation alone.
     """
 
-    def __init__(self, mask: Tensor) -> None:
-        self.mask = mask  # [rows, Σr]: the adapter's scaling on its own columns, else 0
+    def __init__(self, mask: Tensor, present: Collection[int] = ()) -> None:
+        self.mask = mask  # [tokens, Σr]: the adapter's scaling on its own columns, else 0
+        self.present = present  # adapters that have rows, and so gradients
+        self._columns: dict[int, Tensor] = {}
+
+    def columns(self, layers: int, dtype: torch.dtype) -> Tensor:
+        """The mask for the ranks of several layers side by side."""
+        if layers not in self._columns:
+            self._columns[layers] = self.mask.to(dtype).repeat(1, layers)
+        return self._columns[layers]
 
     def add(self, y: Tensor, x: Tensor, stack: Stack) -> Tensor:
         if not self.mask.shape[1]:  # nobody has an adapter
             return y
-        hidden = linear(x, stack.all_a.to(x.dtype)).view(len(self.mask), -1, self.mask.shape[1])
-        hidden *= self.mask[:, None].to(x.dtype)
-        y.view(-1, y.shape[-1]).addmm_(hidden.flatten(0, 1), stack.all_b.to(x.dtype))
+        hidden = linear(x.flatten(0, -2), stack.all_a.to(x.dtype)) * self.columns(1, x.dtype)
+        y.view(-1, y.shape[-1]).addmm_(hidden, stack.all_b.to(x.dtype))
         return y
 
 

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from marft.models.attention import Packed, Pick, ragged
-from marft.models.team import TeamModel, segments
+from marft.models.layout import Layout, in_common, ordered
+from marft.models.logprobs import TokenLogProbs
+from marft.models.shared import Copies, Shared
+from marft.models.team import TeamModel
 
-MOST_LOGITS = 1 << 26  # held at once: 256 MB in fp32
+WORTH = 0.25  # of a sequence's tokens must stand in the row already: copying keys and values for less is no gain
+MOST_KEYS = 4  # keys that a pass may copy for each token of its budget: they take memory too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,59 +34,70 @@ def action_span(adapter: str | None, prompt_ids: tuple[int, ...], action_ids: tu
 
 
 def hidden_states(team: TeamModel, spans: Sequence[Span]) -> Tensor:
-    """Hidden states [Σ asked, D] of spans, which must come sorted by adapter, in their order."""
-    lengths = [len(span.ids) for span in spans]
-    attend = Packed(lengths, team.device)
-    adapters = [None if span.adapter is None else team.lora.index[span.adapter] for span in spans]
-    ids = torch.tensor([[token for span in spans for token in span.ids]], device=team.device)
-    hidden = team.hidden(ids, attend.position_ids, attend, segments(adapters, lengths))
+    """Hidden states [Σ asked, D] of spans, which must come sorted by adapter, in their order.
+
+    First tokens that a span has in common with the one before it are computed once, where that is worth it.
+    """
+    layout = lay_out(team, spans)
+    attend = Shared(layout, team.device) if layout.shares else Packed(layout.lengths.tolist(), team.device)
+    routing = team.routing([adapter_number(team, span) for span in spans], layout.sizes.tolist())
+    hidden = team.hidden(layout.ids[None].to(team.device), attend.position_ids, attend, routing)[0]
     asked = torch.tensor([span.asked for span in spans])
-    ends = torch.tensor(lengths).cumsum(0)
     row, offset = ragged(asked)
-    picked: Tensor = Pick.apply(hidden[0], ((ends - asked)[row] + offset).to(team.device))
+    where = layout.origin[(layout.lengths.cumsum(0) - asked)[row] + offset]
+    if layout.shares:  # spans that end alike ask for the same states
+        return Copies(where, len(hidden), team.device)(hidden)
+    picked: Tensor = Pick.apply(hidden, where.to(team.device))
     return picked
+
+
+def lay_out(team: TeamModel, spans: Sequence[Span]) -> Layout:
+    """The row of tokens that a pass over these spans computes."""
+    return Layout.of([(adapter_number(team, span), span.ids) for span in spans], worth=WORTH)
+
+
+def adapter_number(team: TeamModel, span: Span) -> int | None:
+    return None if span.adapter is None else team.lora.index[span.adapter]
 
 
 def logprobs(
     team: TeamModel, hidden_ND: Tensor, tokens_N: Tensor, temperature_N: Tensor, *, entropy_trains: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Log-prob of each token under the distribution it was sampled from, and the entropy there.
-
-    Rows of vocabulary width are many times the rest of a pass: past MOST_LOGITS they are computed part by part, and once
-    more for each part's gradient, instead of being held.
-    """
-    rows = max(1, MOST_LOGITS // team.config.vocab_size)
-    if len(hidden_ND) <= rows:
-        return logprobs_at_once(team, hidden_ND, tokens_N, temperature_N, entropy_trains)
-    parts = [
-        checkpoint(logprobs_at_once, team, *part, entropy_trains, use_reentrant=False)
-        for part in zip(hidden_ND.split(rows), tokens_N.split(rows), temperature_N.split(rows), strict=True)
-    ]
-    found_N, entropy_N = (torch.cat(column) for column in zip(*parts, strict=True))
-    return found_N, entropy_N
-
-
-def logprobs_at_once(
-    team: TeamModel, hidden_ND: Tensor, tokens_N: Tensor, temperature_N: Tensor, entropy_trains: bool
-) -> tuple[Tensor, Tensor]:
-    """The entropy keeps its graph only where it is trained: it would hold two more tensors of vocabulary width."""
-    full_NV = (team.logits(hidden_ND) / temperature_N[:, None]).log_softmax(-1)
-    with torch.set_grad_enabled(entropy_trains and torch.is_grad_enabled()):
-        entropy_N = -(full_NV.exp() * full_NV).sum(-1)
-    return full_NV.gather(1, tokens_N[:, None]).squeeze(1), entropy_N
+    """Log-prob of each token under the distribution it was sampled from, and the entropy there."""
+    found: tuple[Tensor, Tensor] = TokenLogProbs.apply(hidden_ND, tokens_N, temperature_N, team, entropy_trains)
+    return found
 
 
 def passes(spans: Sequence[Span], adapters: Sequence[str | None], budget: int) -> list[list[int]]:
-    """Cut spans into passes of at most `budget` tokens: longest first, so that memory runs out at once or never, and
-    of like length, so that little is padded; inside a pass sorted as `adapters` are."""
-    by_length = sorted(range(len(spans)), key=lambda i: -len(spans[i].ids))
-    cut: list[list[int]] = []
-    used = budget
-    for i in by_length:
-        if used + len(spans[i].ids) > budget:
-            cut.append([])
-            used = 0
-        cut[-1].append(i)
-        used += len(spans[i].ids)
+    """Cut spans into passes of at most `budget` distinct tokens: longest first, so that memory runs out at once or never,
+    and of like length, so that little is padded. Families, which begin with the same tokens, stay together. Inside a
+    pass spans are sorted as `adapters` are, and then so that they share the most."""
     rank = {adapter: r for r, adapter in enumerate(adapters)}
-    return [sorted(chunk, key=lambda i: (rank[spans[i].adapter], i)) for chunk in cut]
+    sequences = [(rank[span.adapter], span.ids) for span in spans]
+    cut: list[list[int]] = []
+    used = keys = 0
+    for family in families(sequences):
+        for i, common in family:
+            length = len(spans[i].ids)
+            new = length - common
+            if not cut or used + new > budget or keys + length > MOST_KEYS * budget:
+                cut.append([])
+                used, keys, new = 0, 0, length
+            cut[-1].append(i)
+            used, keys = used + new, keys + length
+    cut.sort(key=lambda chunk: -max(len(spans[i].ids) for i in chunk))
+    return [[chunk[i] for i in ordered([sequences[i] for i in chunk])] for chunk in cut]
+
+
+def families(sequences: Sequence[tuple[int, tuple[int, ...]]]) -> list[list[tuple[int, int]]]:
+    """Sequences with their neighbours that begin alike: each one's number, and how many tokens it shares with the one
+    before. The family with the longest sequence comes first."""
+    order = ordered(sequences)
+    common = in_common([sequences[i] for i in order]).tolist() if order else []
+    found: list[list[tuple[int, int]]] = []
+    for i, shared in zip(order, common, strict=True):
+        if not found or shared < max(1, WORTH * len(sequences[i][1])):
+            found.append([(i, 0)])
+        else:
+            found[-1].append((i, shared))
+    return sorted(found, key=lambda family: -max(len(sequences[i][1]) for i, _ in family))

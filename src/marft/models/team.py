@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +11,10 @@ from torch import Tensor, nn
 
 from marft.models import attention
 from marft.models.attention import Attend, Packed
+from marft.models.decoder import LONGEST, Decoder, has_decoder
 from marft.models.loading import Loaded, context_limit
-from marft.models.lora import AdapterSpec, Routing, Segments, TeamLora
+from marft.models.logprobs import head_logits
+from marft.models.lora import AdapterSpec, Mask, Routing, Segments, TeamLora
 from marft.types import MarftError
 
 
@@ -38,6 +41,7 @@ class TeamModel:
             self.lora = TeamLora(self.model, [*agents, *critics], targets, seed)
         except ValueError as error:
             raise MarftError(str(error)) from None
+        self.decoder = self._fuse()
         self.agents = [spec.name for spec in agents]
         self.value_heads = {spec.name: value_head(self.config.hidden_size, self.device) for spec in critics}
 
@@ -49,25 +53,38 @@ class TeamModel:
     @property
     def longest(self) -> int:
         """The most tokens a sequence may have."""
-        return context_limit(self.config)
+        return min(context_limit(self.config), LONGEST)
 
     def hidden(self, ids: Tensor, positions: Tensor, attend: Attend, routing: Routing | None) -> Tensor:
         """Last hidden states [B, T, D] of ids [B, T]."""
+        if self.decoder is not None:
+            assert routing is None or isinstance(routing, Mask)
+            self.decoder.refresh()
+            return self.decoder(ids, positions, attend, routing)
         with self.lora.route(routing):
             out = self.backbone(input_ids=ids, position_ids=positions, attend=attend, use_cache=False)
         states: Tensor = out.last_hidden_state
         return states
 
+    def refresh(self) -> None:
+        """Let changed adapters count in what was captured; cheap where none has changed."""
+        if self.decoder is not None:
+            self.decoder.refresh()
+
+    def routing(self, adapters: Sequence[int | None], lengths: Sequence[int]) -> Routing | None:
+        """Of packed sequences, sorted by adapter."""
+        if self.decoder is None:
+            return segments(adapters, lengths)
+        present = frozenset(i for i in adapters if i is not None)
+        if not present:
+            return None
+        rows = torch.tensor([len(self.lora.specs) if i is None else i for i in adapters])
+        table = self.lora.masks(self.device)[rows.to(self.device)]
+        return Mask(table.repeat_interleave(torch.tensor(lengths, device=self.device), 0), present)
+
     def logits(self, hidden: Tensor) -> Tensor:
-        """fp32 logits, with the scaling or soft cap that some families put after the head."""
-        logits: Tensor = self.head(hidden).float()
-        if scale := getattr(self.config, "logits_scaling", None):
-            logits = logits / scale
-        if scale := getattr(self.config, "logit_scale", None):
-            logits = logits * scale
-        if cap := getattr(self.config, "final_logit_softcapping", None):
-            logits = torch.tanh(logits / cap) * cap
-        return logits
+        """fp32 logits, without gradient."""
+        return head_logits(self, hidden)
 
     def values(self, critic: str, hidden: Tensor) -> Tensor:
         values: Tensor = self.value_heads[critic](hidden.float())
@@ -106,6 +123,26 @@ class TeamModel:
             raise MarftError(
                 f"model {name!r} differs from its own forward by {difference:.3g} on our attention; use another model"
             )
+
+    def _fuse(self) -> Decoder | None:
+        """The family's own forward pass, after checking that it computes what the model does."""
+        if not has_decoder(self.model):
+            print(
+                f"marft: model {self.name} is not of the Llama, Qwen2 or Qwen3 family: it runs on transformers' own "
+                "forward pass, which is slower",
+                file=sys.stderr,
+            )
+            return None
+        ids = torch.arange(1, 9, device=self.device)[None] % self.config.vocab_size
+        packed = Packed([8], self.device)
+        with torch.no_grad(), self.lora.route(None):
+            out = self.backbone(input_ids=ids, position_ids=packed.position_ids, attend=packed, use_cache=False)
+            decoder = Decoder(self.model, self.longest)
+            found = decoder(ids, packed.position_ids, packed, None)
+        expected = out.last_hidden_state.float()
+        difference = float((found.float() - expected).abs().max())
+        assert difference <= 0.05 * float(expected.abs().max()) + 1e-3, f"the decoder is wrong by {difference}"
+        return decoder
 
 
 class Witness(Packed):

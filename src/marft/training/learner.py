@@ -69,7 +69,7 @@ class Learner:
         """The critics' values before the update: V(s_k, a_k^{<t}) a token or V(s_k) a turn."""
         if not self.critics:
             return None
-        work = [self._judging(batch, k, k) for k in range(len(batch.turns))]
+        work = [self.judging(batch, k, k) for k in range(len(batch.turns))]
         return torch.cat(judge(work, self.settings.tokens))
 
     def final_values(self, batch: Batch) -> Tensor:
@@ -105,7 +105,7 @@ class Learner:
             optimizer.param_groups[0]["lr"] = self.settings.lr[name] * lr_factor
         for number, step in enumerate(steps):
             learning = set(step) | (self.critics if number == 0 else set())
-            for turns_J in self._minibatches(batch, generator):
+            for turns_J in self.minibatches(batch, generator):
                 found = self._accumulate(lesson, factor_E, turns_J, learning - stopped)
                 for name, norm in self._clip(self._present(batch, turns_J, learning - stopped)).items():
                     self.optimizers[name].step()
@@ -118,7 +118,19 @@ class Learner:
         figures = statistics(batch, tally, norms, against_base=lesson.reference_N is not None)
         return Update(statistics=figures, factor_E=factor_E if len(steps) > 1 else None, tokens=tally.tokens)
 
-    def _minibatches(self, batch: Batch, generator: torch.Generator) -> Iterator[Tensor]:
+    def work(self, batch: Batch, turns_J: Tensor, learning: Collection[str]) -> list[Work]:
+        """What is read for one step on the turns J: by each agent that learns its own turns, by each critic its states."""
+        found: list[Work] = []
+        for j, k in enumerate(turns_J.tolist()):
+            turn, member = batch.turns[k], batch.member(k)
+            if member.adapter in learning:
+                span = action_span(member.adapter, turn.prompt_ids, turn.completion.token_ids)
+                found.append(Work(span=span, team=member.team, turn=j))
+            if member.critic is not None and member.critic in learning:
+                found.append(self.judging(batch, k, j))
+        return found
+
+    def minibatches(self, batch: Batch, generator: torch.Generator) -> Iterator[Tensor]:
         """The turns of each minibatch of every epoch; one without turns to learn from is left out."""
         for _ in range(self.settings.epochs):
             order = torch.randperm(len(batch.episodes), generator=generator)
@@ -131,16 +143,10 @@ class Learner:
         """Gradients of one minibatch (the turns J), pass by pass."""
         batch, tally = lesson.batch, Tally(len(lesson.batch.members))
         weight_J = self.algorithm.weights(batch.length_K[turns_J], batch.agent_K[turns_J], batch.adapter_K[turns_J])
-        work: list[Work] = []
-        entries: Counter[str] = Counter()  # values that each critic is asked for
-        for j, k in enumerate(turns_J.tolist()):
-            turn, member = batch.turns[k], batch.member(k)
-            if member.adapter in learning:
-                span = action_span(member.adapter, turn.prompt_ids, turn.completion.token_ids)
-                work.append(Work(span=span, team=member.team, turn=j))
-            if member.critic is not None and member.critic in learning:
-                work.append(self._judging(batch, k, j))
-                entries[member.critic] += work[-1].span.asked
+        work = self.work(batch, turns_J, learning)
+        entries: Counter[str | None] = Counter()  # values that each critic is asked for
+        for each in work:
+            entries[each.span.adapter] += each.span.asked
         for one in cut(work, self.settings.tokens):
             acting, judging = one.split()
             hidden = one.hidden()
@@ -242,7 +248,7 @@ class Learner:
                 )
         return norms
 
-    def _judging(self, batch: Batch, k: int, position: int) -> Work:
+    def judging(self, batch: Batch, k: int, position: int) -> Work:
         """What turn k's critic reads."""
         member, state = batch.member(k), batch.states[k]
         if self.algorithm.values_at == "token":

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from marft.models.attention import ragged
-from marft.models.scoring import Span, action_span, hidden_states, logprobs, passes
+from marft.models.scoring import Span, action_span, hidden_states, lay_out, logprobs, passes
 from marft.models.team import TeamModel
 from marft.training.batch import Batch
 
@@ -38,6 +38,11 @@ class Pass:
     @property
     def turns(self) -> Tensor:
         return torch.tensor([one.turn for one in self.work])
+
+    @property
+    def tokens(self) -> int:
+        """That it computes: first tokens which sequences share count once."""
+        return len(lay_out(self.team, self.spans).ids)
 
     def hidden(self) -> Tensor:
         return hidden_states(self.team, self.spans)

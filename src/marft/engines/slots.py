@@ -1,0 +1,135 @@
+"""A cache of keys and values in slots, and flash attention that reads only the keys that exist. CUDA, half precision.
+
+The cache of a layer is one long row of positions; slot s has those from s · L on. A query is told where its keys begin
+and how many there are, so rows of any length share one kernel whose shape never changes: it can be captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from marft.models.attention import ragged
+from marft.models.decoder import Decoder
+from marft.models.layout import Layout
+
+GROW = 256  # slots grow in steps of this many positions
+
+
+class SlotCache:
+    """Keys and values [layers, slots · positions, heads, d] for as many slots as `memory` bytes hold."""
+
+    def __init__(self, decoder: Decoder, slots: int, memory: int) -> None:
+        self.slots, self.memory, self.positions = slots, memory, 0
+        self.shape = (len(decoder.layers), decoder.heads[1], decoder.dim)
+        self.like = decoder.embedding
+        self.keys, self.values = self._make(0, 0)
+
+    def _make(self, slots: int, positions: int) -> tuple[Tensor, Tensor]:
+        layers, heads, dim = self.shape
+        shape = (layers, slots * positions, heads, dim)
+        return self.like.new_zeros(shape), self.like.new_zeros(shape)
+
+    def room(self, positions: int) -> int:
+        """How many slots of this length fit."""
+        layers, heads, dim = self.shape
+        position = 2 * layers * heads * dim * self.like.element_size()
+        return min(self.slots, max(1, self.memory // (rounded(positions) * position)))
+
+    def reserve(self, positions: int, live: int) -> None:
+        """Room for this many positions in every slot; the first `live` slots keep what they hold."""
+        if positions <= self.positions:
+            return
+        old, before = (self.keys, self.values), self.positions
+        self.positions = rounded(positions)
+        self.keys, self.values = self._make(self.room(self.positions), self.positions)
+        for new, given in zip((self.keys, self.values), old, strict=True):
+            if live:
+                self.by_slot(new)[:, :live, :before] = given.view(given.shape[0], -1, before, *given.shape[2:])[
+                    :, :live
+                ]
+
+    def by_slot(self, side: Tensor) -> Tensor:
+        """[layers, slots, positions, heads, d]"""
+        return side.view(side.shape[0], -1, self.positions, *side.shape[2:])
+
+    def copy(self, to: Sequence[int] | Tensor, origin: Sequence[int] | Tensor, positions: int) -> None:
+        """The first positions of some slots into others."""
+        for side in (self.by_slot(self.keys), self.by_slot(self.values)):
+            side[:, to, :positions] = side[:, origin, :positions]
+
+
+class SlotPrefill:
+    """Attention of prompts' new tokens, sequence j of the layout in slot `slots[j]`, from position `begin` on."""
+
+    def __init__(
+        self, layout: Layout, cache: SlotCache, slots: Sequence[int], device: torch.device, begin: int = 0
+    ) -> None:
+        self.cache = cache
+        starts = torch.tensor(slots) * cache.positions
+        sequence, place = ragged(layout.lengths)
+        sizes = torch.zeros(len(slots) + 1, dtype=torch.int32)
+        sizes[1:] = layout.sizes.cumsum(0)
+        self.longest = int(layout.sizes.max())
+        self.origin = layout.origin.to(device)
+        self.cells = (starts[sequence] + place + begin).to(device)
+        self.starts_q = sizes.to(device)
+        self.starts_k = torch.cat([starts, starts[-1:]]).to(device, torch.int32)
+        self.used = (layout.lengths + begin).to(device, torch.int32)
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))
+        keys, values = self.cache.keys[layer], self.cache.values[layer]
+        keys.index_copy_(0, self.cells, k.index_select(0, self.origin))
+        values.index_copy_(0, self.cells, v.index_select(0, self.origin))
+        out = flash(q, keys, values, self.starts_q, self.starts_k, self.longest, self.cache.positions, self.used, scale)
+        return out[None]
+
+
+class SlotDecode:
+    """One new token a row: its key and value join the cache, its query looks at all keys of its own slot."""
+
+    def __init__(self, cache: SlotCache, length: Tensor) -> None:
+        self.cache, self.length = cache, length
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        q, k, v = (x[:, :, 0] for x in (q, k, v))
+        keys, values = self.cache.keys[layer], self.cache.values[layer]
+        return attend_step(q, k, v, keys, values, self.length, self.cache.positions, scale)[:, None]
+
+
+def attend_step(
+    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, length: Tensor, positions: int, scale: float
+) -> Tensor:
+    """Row r's key and value join slot r of keys and values [slots · positions, G, d] at place length[r]; its queries
+    look at all that the slot holds then. q [n, H, d], k and v [n, G, d] → [n, H, d]."""
+    from marft.engines.kernels import attend_step as by_kernel
+
+    return by_kernel(q, k, v, keys, values, length, positions, scale)
+
+
+def flash(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    starts_q: Tensor,
+    starts_k: Tensor,
+    most_q: int,
+    most_k: int,
+    used: Tensor,
+    scale: float,
+) -> Tensor:
+    """q [M, H, d] over keys [N, G, d] → [M, H, d]. Sequence j has the queries from starts_q[j] to starts_q[j + 1], which
+    are the last of its used[j] positions, and keys from starts_k[j] on."""
+    causal = most_q > 1
+    found = torch.ops.aten._flash_attention_forward(
+        q, keys, values, starts_q, starts_k, most_q, most_k, 0.0, causal, False, scale=scale, seqused_k=used
+    )
+    out: Tensor = found[0]
+    return out
+
+
+def rounded(positions: int) -> int:
+    return -(-positions // GROW) * GROW

@@ -1,0 +1,98 @@
+"""Passes over prompts and single steps by torch's own attention, on any device and for any model.
+
+It is what CPUs run, and the reference for what CUDA graphs do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from marft.engines.cache import Cache, Decode, Prefill
+from marft.engines.rows import Rows
+from marft.models.attention import Attend
+from marft.models.layout import Layout, Sequenced, ordered
+from marft.models.lora import Mask
+from marft.models.team import TeamModel
+
+PREFILL_TOKENS = 8192  # of one pass over prompts, padding included
+
+
+class Stepper(Protocol):
+    """How the engine's batch goes through the model. Rows that are live are dense at the front."""
+
+    burst: int  # steps between two looks at who is done
+
+    def room(self, positions: int) -> int:
+        """How many rows of this length fit."""
+        ...
+
+    def reserve(self, positions: int, live: int) -> None:
+        """Room for rows of this length; the first `live` rows keep what they hold."""
+        ...
+
+    def move(self, to: Tensor, origin: Tensor) -> None: ...
+
+    def passes(self, prompts: Sequence[Sequenced]) -> list[list[int]]:
+        """Which prompts go through the model together, each pass in the order in which they share most."""
+        ...
+
+    def read(self, prompts: Sequence[Sequenced], seats: range, source: Sequence[int]) -> Tensor:
+        """Logits [seats, V] after prompt `source[j]` of seat j, whose keys are in the cache then."""
+        ...
+
+    def step(self, n: int, suspects: Tensor, *, truncated: bool) -> None:
+        """One more token for the first n rows."""
+        ...
+
+
+class Stepwise:
+    burst = 1
+
+    def __init__(self, team: TeamModel, rows: Rows) -> None:
+        self.team, self.rows = team, rows
+        self.cache = Cache(len(rows.idle))
+        self.masks = team.lora.masks(team.device)
+
+    def room(self, positions: int) -> int:
+        return self.cache.slots
+
+    def reserve(self, positions: int, live: int) -> None:
+        self.cache.reserve(positions)
+
+    def move(self, to: Tensor, origin: Tensor) -> None:
+        self.cache.move(to, origin)
+
+    def passes(self, prompts: Sequence[Sequenced]) -> list[list[int]]:
+        """Of like length, since they are padded."""
+        cut: list[list[int]] = []
+        for i in sorted(range(len(prompts)), key=lambda i: len(prompts[i][1])):
+            if not cut or len(prompts[i][1]) * (len(cut[-1]) + 1) > PREFILL_TOKENS:
+                cut.append([])
+            cut[-1].append(i)
+        return [[chunk[i] for i in ordered([prompts[i] for i in chunk])] for chunk in cut]
+
+    def read(self, prompts: Sequence[Sequenced], seats: range, source: Sequence[int]) -> Tensor:
+        device = self.team.device
+        layout, whose = Layout.of(prompts), torch.tensor(source, device=device)
+        attend = Prefill(layout, self.cache, slice(seats.start, seats.stop), whose)
+        routing = self.team.routing([adapter for adapter, _ in prompts], layout.sizes.tolist())
+        ids, positions, last = (x.to(device) for x in (layout.ids, layout.positions, layout.last))
+        hidden = self.team.hidden(ids[None], positions[None], attend, routing)
+        return self.team.logits(hidden[0, last])[whose]
+
+    def step(self, n: int, suspects: Tensor, *, truncated: bool) -> None:
+        attend = Decode(self.cache, self.rows.length[:n])
+        advance(self.team, self.masks, self.rows, n, attend, suspects, truncated=truncated)
+
+
+def advance(
+    team: TeamModel, masks: Tensor, rows: Rows, n: int, attend: Attend, suspects: Tensor, *, truncated: bool
+) -> None:
+    """One more token for the first n rows, each through its own adapter: row i of `masks` routes adapter i."""
+    hidden = team.hidden(rows.token[:n, None], rows.length[:n, None], attend, Mask(masks[rows.adapter[:n]]))
+    rows.length[:n] += ~rows.idle[:n]
+    rows.draw(team.logits(hidden[:, 0]), slice(n), suspects, truncated=truncated)

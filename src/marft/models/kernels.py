@@ -1,0 +1,174 @@
+"""Triton kernels of the decoder's elementwise steps: each reads and writes its rows once. Only CUDA runs load this."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+WIDE = 1024  # elements of one program where a row is cut
+
+
+@triton.jit
+def add_norm_kernel(
+    stream, delta, delta_stride, weight, total, out, rstd, width, eps, HAS_DELTA: tl.constexpr, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < width
+    x = tl.load(stream + row * width + column, mask=inside, other=0.0).to(tl.float32)
+    if HAS_DELTA:
+        x += tl.load(delta + row * delta_stride + column, mask=inside, other=0.0).to(tl.float32)
+    scale = 1.0 / tl.sqrt(tl.sum(x * x, axis=0) / width + eps)
+    w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(total + row * width + column, x, mask=inside)
+    tl.store(out + row * width + column, (x * scale * w).to(out.dtype.element_ty), mask=inside)
+    tl.store(rstd + row, scale)
+
+
+@triton.jit
+def add_norm_backward_kernel(total, rstd, weight, d_out, d_total, d_stream, d_delta, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < width
+    at = row * width + column
+    x = tl.load(total + at, mask=inside, other=0.0)
+    scale = tl.load(rstd + row)
+    g = tl.load(d_out + at, mask=inside, other=0.0).to(tl.float32)
+    g = g * tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    d = scale * (g - x * scale * scale * (tl.sum(g * x, axis=0) / width))
+    d += tl.load(d_total + at, mask=inside, other=0.0)
+    tl.store(d_stream + at, d, mask=inside)
+    tl.store(d_delta + at, d.to(d_delta.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def turn_kernel(
+    x, stride, positions, cos, sin, out, heads, turned, half, sign, HEADS: tl.constexpr, HALF: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.arange(0, HEADS)[:, None]
+    column = tl.arange(0, HALF)[None, :]
+    inside = (head < heads) & (column < half)
+    place = head * 2 * half + column
+    a = tl.load(x + row * stride + place, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(x + row * stride + place + half, mask=inside, other=0.0).to(tl.float32)
+    angle = tl.load(positions + row) * half + column
+    c = tl.load(cos + angle, mask=column < half, other=0.0)
+    s = tl.load(sin + angle, mask=column < half, other=0.0) * sign
+    c = tl.where(head < turned, c, 1.0)
+    s = tl.where(head < turned, s, 0.0)
+    at = row * heads * 2 * half + place
+    tl.store(out + at, (a * c - b * s).to(out.dtype.element_ty), mask=inside)
+    tl.store(out + at + half, (b * c + a * s).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def gate_kernel(both, stride, out, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < width
+    gate = tl.load(both + row * stride + column, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(both + row * stride + width + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row * width + column, (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def gate_backward_kernel(both, stride, d_out, d_both, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < width
+    gate = tl.load(both + row * stride + column, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(both + row * stride + width + column, mask=inside, other=0.0).to(tl.float32)
+    d = tl.load(d_out + row * width + column, mask=inside, other=0.0).to(tl.float32)
+    open_ = tl.sigmoid(gate)
+    d_gate = d * up * open_ * (1.0 + gate * (1.0 - open_))
+    at = row * 2 * width + column
+    tl.store(d_both + at, d_gate.to(d_both.dtype.element_ty), mask=inside)
+    tl.store(d_both + at + width, (d * gate * open_).to(d_both.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def add_routed_kernel(
+    wide, stride, mask, b, reach, rows, out, rank, TILE: tl.constexpr, ROWS: tl.constexpr, RANKS: tl.constexpr
+):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None].to(tl.int64)
+    column = tl.program_id(1) * TILE + tl.arange(0, TILE)[None, :]
+    first = tl.load(reach + 2 * tl.program_id(1))
+    last = tl.load(reach + 2 * tl.program_id(1) + 1)
+    inside = (row < rows) & (column < out)
+    y = tl.load(wide + row * stride + column, mask=inside, other=0.0).to(tl.float32)
+    start = first
+    while start < last:
+        across = start + tl.arange(0, RANKS)[None, :]
+        down = start + tl.arange(0, RANKS)[:, None]
+        here = (row < rows) & (across < last)
+        h = tl.load(wide + row * stride + out + across, mask=here, other=0.0)
+        h = h * tl.load(mask + row * rank + across % rank, mask=here, other=0.0)
+        part = tl.load(b + down * out + column, mask=(down < last) & (column < out), other=0.0)
+        y += tl.dot(h, part, out_dtype=tl.float32, input_precision="ieee")
+        start += RANKS
+    tl.store(wide + row * stride + column, y.to(wide.dtype.element_ty), mask=inside)
+
+
+def add_norm(
+    stream: Tensor, delta: Tensor | None, weight: Tensor, eps: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """stream [M, D] + delta, the RMS norm of the sum in `dtype`, and 1/RMS."""
+    rows, width = stream.shape
+    total, out = torch.empty_like(stream), torch.empty_like(stream, dtype=dtype)
+    rstd = stream.new_empty(rows, dtype=torch.float32)
+    block = triton.next_power_of_2(width)
+    added = stream if delta is None else delta
+    add_norm_kernel[(rows,)](
+        stream, added, added.stride(0), weight, total, out, rstd, width, eps, HAS_DELTA=delta is not None, BLOCK=block
+    )
+    return total, out, rstd
+
+
+def add_norm_backward(
+    total: Tensor, rstd: Tensor, weight: Tensor, d_out: Tensor, d_total: Tensor
+) -> tuple[Tensor, Tensor]:
+    rows, width = total.shape
+    d_stream, d_delta = torch.empty_like(total), torch.empty_like(d_out)
+    block = triton.next_power_of_2(width)
+    add_norm_backward_kernel[(rows,)](total, rstd, weight, d_out, d_total, d_stream, d_delta, width, BLOCK=block)
+    return d_stream, d_delta
+
+
+def turn(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, turned: int, *, back: bool = False) -> Tensor:
+    """x [M, heads · d], its first heads turned by the angle of each row's position (or back again), the others copied."""
+    half = cos.shape[1]
+    heads = x.shape[1] // (2 * half)
+    out = x.new_empty(x.shape)
+    blocks = {"HEADS": triton.next_power_of_2(heads), "HALF": triton.next_power_of_2(half)}
+    turn_kernel[(len(x),)](
+        x, x.stride(0), positions, cos, sin, out, heads, turned, half, -1.0 if back else 1.0, **blocks
+    )
+    return out
+
+
+def gate(both: Tensor) -> Tensor:
+    """silu(gate) · up of both [M, 2F]."""
+    rows, width = both.shape[0], both.shape[1] // 2
+    out = both.new_empty(rows, width)
+    gate_kernel[(rows, triton.cdiv(width, WIDE))](both, both.stride(0), out, width, BLOCK=WIDE)
+    return out
+
+
+def gate_backward(both: Tensor, d_out: Tensor) -> Tensor:
+    rows, width = d_out.shape
+    d_both = both.new_empty(rows, 2 * width)
+    gate_backward_kernel[(rows, triton.cdiv(width, WIDE))](both, both.stride(0), d_out, d_both, width, BLOCK=WIDE)
+    return d_both
+
+
+def add_routed(wide: Tensor, mask: Tensor, b: Tensor, reach: Tensor, tile: int) -> None:
+    """wide [M, out + ranks] holds W x and A x: to its first columns add (A x · mask) B, in place. mask [M, Σr] repeats
+    over the ranks, and `reach` tells for each tile of outputs which rows of b [ranks, out] are not all zero."""
+    rows, out = wide.shape[0], b.shape[1]
+    block = 16 if rows <= 64 else 64
+    add_routed_kernel[(triton.cdiv(rows, block), len(reach))](
+        wide, wide.stride(0), mask, b, reach, rows, out, mask.shape[1], TILE=tile, ROWS=block, RANKS=64
+    )

@@ -1,0 +1,119 @@
+"""Sequences laid end to end in one row in which the first tokens that neighbours have in common stand only once.
+
+Read with the same adapter, equal first tokens have equal hidden states, keys and values, so whatever works token by
+token needs each of them once. Only attention looks at whole sequences: `origin` says where in the row they stand.
+
+    sequences      a b c d   a b c e f   a b x        lengths 4 5 3, common 0 3 2
+    the row        a b c d         e f       x        sizes   4 2 1
+    origin         0 1 2 3   0 1 2 4 5   0 1 6
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from marft.models.attention import ragged
+
+WIDTH = array("I").itemsize
+Sequenced = tuple[int | None, tuple[int, ...]]  # an adapter (None: the base alone), and tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """S sequences as a row of T distinct tokens; all on the host. Sequences in `ordered` order share the most."""
+
+    ids: Tensor  # [T]
+    positions: Tensor  # [T]
+    lengths: Tensor  # [S]
+    common: Tensor  # [S] first tokens that already stand in the row: those shared with the sequence before
+    origin: Tensor  # [Σ lengths] the row's token at each place of each sequence
+
+    @classmethod
+    def of(cls, sequences: Sequence[Sequenced], *, worth: float = 0.0) -> Layout:
+        """A sequence shares nothing with the one before where that would spare less than `worth` of its tokens."""
+        lengths = torch.tensor([len(ids) for _, ids in sequences])
+        common = in_common(sequences)
+        common = torch.where(common < worth * lengths, 0, common)
+        new = [ids[old:] for (_, ids), old in zip(sequences, common.tolist(), strict=True)]
+        sequence, place = ragged(lengths - common)
+        return cls(
+            ids=flatten(new),
+            positions=place + common[sequence],
+            lengths=lengths,
+            common=common,
+            origin=standing(lengths, common),
+        )
+
+    @property
+    def sizes(self) -> Tensor:
+        """[S] tokens that each sequence adds to the row."""
+        return self.lengths - self.common
+
+    @property
+    def last(self) -> Tensor:
+        """[S] where each sequence's last token stands in the row."""
+        return self.origin[self.lengths.cumsum(0) - 1]
+
+    @property
+    def shares(self) -> bool:
+        return len(self.ids) < len(self.origin)
+
+
+def ordered(sequences: Sequence[Sequenced]) -> list[int]:
+    """Sequences by adapter (the base alone last) and then by tokens: neighbours have as much in common as any two do."""
+    keys = [(adapter is None, adapter or 0, sortable(ids)) for adapter, ids in sequences]
+    return sorted(range(len(keys)), key=keys.__getitem__)
+
+
+def sortable(ids: tuple[int, ...]) -> bytes:
+    """WIDTH bytes a token, in the same order as the tokens: comparing them costs much less than comparing tuples."""
+    numbers = array("I", ids)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def in_common(sequences: Sequence[Sequenced]) -> Tensor:
+    """[S] how many first tokens each sequence shares with the one before, if that one has the same adapter."""
+    packed = [(adapter, sortable(ids)) for adapter, ids in sequences]
+    found = [agreeing(one, other) if a == b else 0 for (a, one), (b, other) in pairwise(packed)]
+    return torch.tensor([0, *found])
+
+
+def agreeing(one: bytes, other: bytes) -> int:
+    """How many first tokens are the same, by bisection: comparing bytes is far quicker than a loop over tokens."""
+    low, high = 0, min(len(one), len(other)) // WIDTH
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low * WIDTH : middle * WIDTH] == other[low * WIDTH : middle * WIDTH]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def standing(lengths: Tensor, common: Tensor) -> Tensor:
+    """[Σ lengths] where in the row each place of each sequence stands.
+
+    A place's token is of the newest sequence so far that had nothing in common there with the one before it.
+    """
+    if not common.any():
+        return torch.arange(int(lengths.sum()))
+    place_L1 = torch.arange(int(lengths.max()))[:, None]
+    owner_LS = torch.where(common <= place_L1, torch.arange(len(lengths)), 0).cummax(1).values
+    sizes = lengths - common
+    where_LS = (sizes.cumsum(0) - sizes - common)[owner_LS] + place_L1
+    return where_LS.T[(place_L1 < lengths).T]
+
+
+def flatten(sequences: Sequence[tuple[int, ...]]) -> Tensor:
+    """All tokens end to end."""
+    joined = bytearray(b"".join(array("q", ids).tobytes() for ids in sequences))
+    return torch.frombuffer(joined, dtype=torch.int64)

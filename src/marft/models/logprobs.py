@@ -1,0 +1,118 @@
+"""From hidden states to logits and log-probs in fp32, with gradients that need no logits to be kept.
+
+The head is frozen, so a token's log-prob has its gradient ready where it is computed: with z the logits at the row's
+temperature τ and p their softmax, ∂ log p_a / ∂h = Σ_v (1[v = a] − p_v) ∂z_v/∂h and ∂H / ∂h = −Σ_v p_v (log p_v + H)
+∂z_v/∂h, one more product with the head's weights. These rows of width D are all that the backward pass finds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+MOST_LOGITS = 1 << 26  # held at once: 256 MB in fp32
+MOST_WIDENED = 1 << 24  # weights turned to fp32 at once where the device multiplies nothing narrower into fp32
+
+
+class Headed(Protocol):
+    """What of a team's model is needed here: its output head, a linear layer, and what follows it in the config."""
+
+    head: Any
+    config: Any
+
+
+def head_logits(team: Headed, hidden: Tensor) -> Tensor:
+    """fp32 logits [..., V] of hidden [..., D], without gradient; with the scaling or soft cap that some families put
+    after the head."""
+    with torch.no_grad():
+        logits = product(hidden.detach().flatten(0, -2), team.head.weight.T)
+        if team.head.bias is not None:
+            logits += team.head.bias
+        if (scale := scaling(team)) != 1.0:
+            logits *= scale
+        if cap := soft_cap(team):
+            logits.div_(cap).tanh_().mul_(cap)
+    return logits.view(*hidden.shape[:-1], -1)
+
+
+def product(x: Tensor, m: Tensor) -> Tensor:
+    """x @ m in fp32, whatever precision m is kept in: logits rounded to bf16 would move log-probs by a tenth."""
+    if m.dtype == torch.float32:
+        return x.float() @ m
+    if m.is_cuda:
+        return torch.mm(x.to(m.dtype), m, out_dtype=torch.float32)
+    wide, columns = x.float(), max(1, MOST_WIDENED // m.shape[0])
+    return torch.cat([wide @ part.float() for part in m.split(columns, dim=1)], dim=1)
+
+
+def scaling(team: Headed) -> float:
+    """What the head's output is multiplied by."""
+    divisor, factor = (getattr(team.config, key, None) for key in ("logits_scaling", "logit_scale"))
+    return float(factor or 1.0) / float(divisor or 1.0)
+
+
+def soft_cap(team: Headed) -> float | None:
+    cap: float | None = getattr(team.config, "final_logit_softcapping", None)
+    return cap
+
+
+class TokenLogProbs(torch.autograd.Function):
+    """Log-probs of tokens and the entropies of their distributions, part by part of at most MOST_LOGITS logits.
+
+    The entropy has a gradient only where it is trained: it costs one more product with the head and D numbers a row.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_ND: Tensor, tokens_N: Tensor, temperature_N: Tensor, team: Headed, entropy_trains: bool
+    ) -> tuple[Tensor, Tensor]:
+        slopes = int(ctx.needs_input_grad[0]) * (2 if entropy_trains else 1)
+        rows = max(1, MOST_LOGITS // team.head.weight.shape[0])
+        cut = (hidden_ND.split(rows), tokens_N.split(rows), temperature_N.split(rows))
+        parts = [log_probs_of(team, *part, slopes) for part in zip(*cut, strict=True)]
+        found_N, entropy_N, *kept = (torch.cat(column) for column in zip(*parts, strict=True))
+        ctx.save_for_backward(*kept)
+        if not entropy_trains:
+            ctx.mark_non_differentiable(entropy_N)
+        return found_N, entropy_N
+
+    @staticmethod
+    def backward(ctx: Any, grad_N: Tensor, entropy_grad_N: Tensor) -> tuple[Tensor, None, None, None, None]:
+        slope_ND, *entropy_slope = ctx.saved_tensors
+        grad_ND = grad_N[:, None] * slope_ND
+        for slope in entropy_slope:
+            grad_ND += entropy_grad_N[:, None] * slope
+        return grad_ND.to(slope_ND.dtype), None, None, None, None
+
+
+def log_probs_of(team: Headed, hidden_ND: Tensor, tokens_N: Tensor, temperature_N: Tensor, slopes: int) -> list[Tensor]:
+    """The tokens' log-probs, the entropies, and of the first `slopes` of these two the gradients by hidden [N, D].
+
+    Few rows of vocabulary width exist at once: each step overwrites one that is no longer needed.
+    """
+    z_NV, cap = head_logits(team, hidden_ND), soft_cap(team)
+    bend_NV = 1 - (z_NV / cap).square() if cap and slopes else None  # the soft cap's own slope
+    full_NV = z_NV.div_(temperature_N[:, None]).log_softmax(-1)
+    del z_NV
+    chosen_N1 = tokens_N[:, None]
+    found = [full_NV.gather(1, chosen_N1).squeeze(1)]
+    chance_NV = full_NV.exp()
+    full_NV.mul_(chance_NV)  # now p log p
+    found.append(-full_NV.sum(-1))
+    rate_N1 = scaling(team) / temperature_N[:, None]
+
+    def by_hidden(by_logits_NV: Tensor) -> Tensor:
+        bent = by_logits_NV if bend_NV is None else by_logits_NV.mul_(bend_NV)
+        return product(bent, team.head.weight).mul_(rate_N1).to(hidden_ND.dtype)
+
+    entropy_N1 = found[1][:, None]
+    if slopes:
+        chosen = torch.ones_like(entropy_N1)
+        if slopes == 2:
+            full_NV.addcmul_(chance_NV, entropy_N1).neg_()  # −p (log p + H)
+        found.append(by_hidden(chance_NV.neg_().scatter_add_(1, chosen_N1, chosen)))
+        if slopes == 2:
+            found.append(by_hidden(full_NV))
+    return found

@@ -1,0 +1,159 @@
+"""Linear layers that read the same input as one matrix product, with every adapter of the team beside it.
+
+The rows of all A matrices stand below those of the base weights, so that one product gives W x and A x; each row then
+keeps its own adapter's part of A x, and one product with the block-diagonal B adds it. The number of kernels does not
+depend on the number of adapters. Base weights are shared with the transformers model; A and B are copies in the
+compute dtype, renewed when the trained parameters have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from marft.models.elementwise import gate, gate_backward
+from marft.models.lora import Mask, TeamLinear
+
+FEW = 2048  # rows of a decode step rather than of a pass over whole texts
+TILE = 128  # outputs of one program of the kernel that adds adapters
+Copies = list[tuple[Tensor, Tensor]]  # where to, and what
+
+
+class Product:
+    """y = [W₁ x, W₂ x, …] plus the routed adapters' parts; with `gated`, of x = silu(gate) · up instead of x."""
+
+    def __init__(self, layers: Sequence[nn.Module], *, gated: bool = False) -> None:
+        self.gated = gated
+        bases = [layer.base if isinstance(layer, TeamLinear) else layer for layer in layers]
+        assert all(isinstance(base, nn.Linear) for base in bases)
+        weights: list[Tensor] = [base.weight for base in bases]  # type: ignore[misc]
+        self.outs = [len(weight) for weight in weights]
+        self.out = sum(self.outs)
+        self.stacks = {j: layer.stack for j, layer in enumerate(layers) if isinstance(layer, TeamLinear)}
+        self.rank = sum(len(stack.all_a) for stack in self.stacks.values())
+        like = weights[0]
+        self.weight = torch.cat([*weights, like.new_zeros(self.rank, like.shape[1])]).detach()
+        for base, rows in zip(bases, self.weight[: self.out].split(self.outs), strict=True):
+            base.weight = nn.Parameter(rows, requires_grad=False)  # the same memory
+        self.b = like.new_zeros(self.rank, self.out)
+        self.bias = self._join_biases(bases, like)
+        self.seen: list[int] = []
+
+    def _join_biases(self, bases: Sequence[Any], like: Tensor) -> Tensor | None:
+        if all(base.bias is None for base in bases):
+            return None
+        parts = [like.new_zeros(base.out_features) if base.bias is None else base.bias for base in bases]
+        return torch.cat([*parts, like.new_zeros(self.rank)]).detach()
+
+    def refresh(self) -> Copies:
+        """What to copy since the parameters changed; nothing, where none did."""
+        versions = [side._version for stack in self.stacks.values() for side in (stack.all_a, stack.all_b)]
+        if versions == self.seen:
+            return []
+        self.seen = versions
+        return self.copies
+
+    @cached_property
+    def copies(self) -> Copies:
+        found: Copies = []
+        for j, stack in self.stacks.items():
+            rows, columns = self.block(j)
+            found += [(self.weight[self.out :][rows], stack.all_a), (self.b[rows, columns], stack.all_b)]
+        return found
+
+    def block(self, j: int) -> tuple[slice, slice]:
+        """Where layer j's adapters stand among the ranks, and its outputs among all outputs."""
+        rank, out = sum(len(s.all_a) for i, s in self.stacks.items() if i < j), sum(self.outs[:j])
+        return slice(rank, rank + len(self.stacks[j].all_a)), slice(out, out + self.outs[j])
+
+    def __call__(self, x: Tensor, routing: Mask | None) -> Tensor:
+        """x [M, in] → [M, Σ out]"""
+        if routing is None or not self.rank:
+            if self.gated:
+                x = Gate.apply(x) if torch.is_grad_enabled() else gate(x)
+            return linear(x, self.weight[: self.out], None if self.bias is None else self.bias[: self.out])
+        if torch.is_grad_enabled():
+            parameters = [p for stack in self.stacks.values() for p in (*stack.a, *stack.b)]
+            y: Tensor = Routed.apply(x, self, routing, *parameters)
+            return y
+        return self.at_once(gate(x) if self.gated else x, routing)
+
+    def at_once(self, x: Tensor, routing: Mask) -> Tensor:
+        """y alone. With few rows on CUDA, mask and product are one kernel."""
+        if not x.is_cuda or len(x) > FEW:
+            return self.routed(x, routing)[0]
+        from marft.models.kernels import add_routed
+
+        wide = linear(x, self.weight, self.bias)
+        add_routed(wide, routing.columns(1, x.dtype), self.b, self.reach, TILE)
+        return wide[:, : self.out]
+
+    @cached_property
+    def reach(self) -> Tensor:
+        """[tiles of TILE outputs, 2]: the ranks whose rows of B are not all zero there."""
+        blocks = [self.block(j) for j in self.stacks]
+        found = []
+        for start in range(0, self.out, TILE):
+            ranks = [r for r, out in blocks if out.start < start + TILE and start < out.stop]
+            found.append([min((r.start for r in ranks), default=0), max((r.stop for r in ranks), default=0)])
+        return torch.tensor(found, dtype=torch.int32, device=self.weight.device)
+
+    def routed(self, x: Tensor, routing: Mask) -> tuple[Tensor, Tensor]:
+        """y, and what is left of A x [M, rank]."""
+        wide = linear(x, self.weight, self.bias)
+        hidden = wide[:, self.out :] * routing.columns(len(self.stacks), x.dtype)
+        return wide[:, : self.out].addmm_(hidden, self.b), hidden
+
+
+class Routed(torch.autograd.Function):
+    """`Product.routed` with the gradients of x and of the adapters that take part; the others receive none."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, product: Product, routing: Mask, *parameters: Tensor) -> Tensor:
+        y, hidden = product.routed(gate(x) if product.gated else x, routing)
+        ctx.save_for_backward(x, hidden)
+        ctx.product, ctx.routing = product, routing
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor | None, ...]:
+        product, routing = ctx.product, ctx.routing
+        given, hidden = ctx.saved_tensors
+        x = gate(given) if product.gated else given  # cheaper to work out again than to keep
+        weight, a = product.weight.split([product.out, product.rank])
+        d_hidden = (d_y @ product.b.T) * routing.columns(len(product.stacks), x.dtype)
+        d_x = None
+        if ctx.needs_input_grad[0]:
+            d_x = (d_y @ weight).addmm_(d_hidden, a)
+            d_x = gate_backward(given, d_x) if product.gated else d_x
+        d_a, d_b = precise(d_hidden.T, x), precise(hidden.T, d_y)
+        found: list[Tensor | None] = []
+        for j, stack in product.stacks.items():
+            rows, columns = product.block(j)
+            for side in (d_a[rows], d_b[rows, columns]):
+                parts = side.split([len(a) for a in stack.a])
+                found += [part if i in routing.present else None for i, part in enumerate(parts)]
+        return d_x, None, None, *found
+
+
+class Gate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, both: Tensor) -> Tensor:
+        ctx.save_for_backward(both)
+        return gate(both)
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> Tensor:
+        return gate_backward(ctx.saved_tensors[0], d_out)
+
+
+def precise(one: Tensor, other: Tensor) -> Tensor:
+    """A product in fp32, whatever its factors are."""
+    if one.is_cuda and one.dtype != torch.float32:
+        return torch.mm(one, other, out_dtype=torch.float32)
+    return (one @ other).float()

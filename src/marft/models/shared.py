@@ -1,0 +1,128 @@
+"""Attention over sequences whose first tokens stand in the row only once: keys and values are copied to each of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from marft.models.attention import Packed, Pick, Place, flash, ragged
+from marft.models.layout import Layout
+
+
+class Copies:
+    """x [M, …] → x[index], a row as often as it is named; the gradient of a row is the sum over its copies.
+
+    The sum runs over copies sorted on the host, in a fixed order and in fp32: the same every time, on every device.
+    """
+
+    def __init__(self, index: Tensor, rows: int, device: torch.device) -> None:
+        self.index = index.to(device)
+        self.order = index.argsort(stable=True).to(device)
+        self.counts = torch.bincount(index, minlength=rows).to(device)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        copied: Tensor = Copied.apply(x, self)
+        return copied
+
+
+class Copied(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, copies: Copies) -> Tensor:
+        ctx.copies = copies
+        return x.index_select(0, copies.index)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        copies: Copies = ctx.copies
+        if not grad.is_cuda:  # one after another, in the order of the copies: the same every time
+            summed = grad.new_zeros(len(copies.counts), *grad.shape[1:]).index_add_(0, copies.index, grad)
+            return summed, None
+        by_row = grad.index_select(0, copies.order).flatten(1).float()
+        # unsafe: unchecked, since a check would wait for the device; initial: for rows without a copy
+        summed = torch.segment_reduce(by_row, "sum", lengths=copies.counts, axis=0, unsafe=True, initial=0.0)
+        return summed.to(grad.dtype).view(-1, *grad.shape[1:]), None
+
+
+class Shared:
+    """Causal attention inside each sequence of a layout; its queries are the tokens that it adds to the row.
+
+    On CUDA in half precision the varlen flash kernel reads copied keys, with queries aligned to the end of each
+    sequence's keys. Elsewhere whole sequences and branches are two padded grids: branches have few queries and need a
+    mask, and would otherwise be as wide as the sequences that they branch off.
+    """
+
+    def __init__(self, layout: Layout, device: torch.device) -> None:
+        asks = layout.sizes > 0  # a sequence that stands in the row already has nothing to ask
+        sequence, _ = ragged(layout.lengths)
+        adds, _ = ragged(layout.sizes)
+        self.rows = len(layout.ids)
+        self.position_ids = layout.positions[None].to(device)
+        sizes, lengths = layout.sizes[asks], layout.lengths[asks]
+        self.starts_q, self.starts_k = (starts(each).to(device) for each in (sizes, lengths))
+        self.longest_q, self.longest_k = int(sizes.max()), int(lengths.max())
+        self.keys = Copies(layout.origin[asks[sequence]], self.rows, device)
+        kinds = [asks & (layout.common == 0), asks & (layout.common > 0)]
+        blocks = [
+            Block(layout.sizes[kind], layout.common[kind], layout.origin[kind[sequence]], self.rows, device)
+            for kind in kinds
+            if kind.any()
+        ]
+        self.blocks = blocks
+        asked = torch.cat([kind[adds].nonzero()[:, 0] for kind in kinds])  # the row's tokens in the blocks' order
+        self.order = asked.to(device)
+        self.back = asked.argsort().to(device)
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))  # [T, heads, d]
+        if q.is_cuda and q.dtype != torch.float32:
+            longest = (self.longest_q, self.longest_k)
+            return flash(q, self.keys(k), self.keys(v), self.starts_q, self.starts_k, *longest, scale)[None]
+        pieces = Pick.apply(q, self.order).split([block.queries for block in self.blocks])
+        out = torch.cat([block(piece, k, v, scale) for block, piece in zip(self.blocks, pieces, strict=True)])
+        back: Tensor = Pick.apply(out, self.back)
+        return back[None]
+
+
+class Block:
+    """Some sequences as one padded grid: `sizes` queries each, after `common` keys that only they see."""
+
+    def __init__(self, sizes: Tensor, common: Tensor, origin: Tensor, rows: int, device: torch.device) -> None:
+        lengths = sizes + common
+        self.count, self.width, self.depth = len(sizes), int(sizes.max()), int(lengths.max())
+        self.queries = int(sizes.sum())
+        self.keys = Copies(origin, rows, device)
+        self.cell_q, self.cell_k = (
+            (row * width + place).to(device)
+            for (row, place), width in ((ragged(sizes), self.width), (ragged(lengths), self.depth))
+        )
+        self.mask: Tensor | None = None
+        if common.any():
+            seen = common[:, None] + torch.arange(self.width)
+            self.mask = (torch.arange(self.depth) <= seen[..., None])[:, None].to(device)
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """q [N, H, d] and the whole row's k, v [T, G, d] → [N, H, d]"""
+        grid_q = self.spread(q, self.cell_q, self.width)
+        grid_k, grid_v = (self.spread(self.keys(x), self.cell_k, self.depth) for x in (k, v))
+        if self.mask is None:
+            out = Packed.on_grid(grid_q, grid_k, grid_v, scale)
+        else:
+            grouped = q.shape[1] != k.shape[1]
+            out = scaled_dot_product_attention(
+                grid_q, grid_k, grid_v, attn_mask=self.mask, scale=scale, enable_gqa=grouped
+            )
+        picked: Tensor = Pick.apply(out.transpose(1, 2).flatten(0, 1), self.cell_q)
+        return picked
+
+    def spread(self, x: Tensor, cell: Tensor, width: int) -> Tensor:
+        """[N, heads, d] → [S, heads, width, d]"""
+        grid: Tensor = Place.apply(x, cell, self.count * width)
+        return grid.view(self.count, width, *x.shape[1:]).transpose(1, 2)
+
+
+def starts(sizes: Tensor) -> Tensor:
+    """[S + 1] where each sequence begins, and the end."""
+    return torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]).to(torch.int32)

@@ -1,0 +1,179 @@
+"""The slot cache, flash attention's arguments and bursts of steps, on the CPU: with a plain attention in the kernel's
+place, and steps that are run instead of captured, the engine says what it says pass by pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from asking import FREE, RANKS, WILD, ask, request, same
+from teams import team_of
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from marft.engines import captured
+from marft.engines import slots as slotted
+from marft.engines.captured import Captured, graph_size
+from marft.engines.local import LocalEngine
+from marft.models.team import TeamModel
+from marft.types import Completion, Request
+
+PLENTY = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def team() -> TeamModel:
+    return team_of(RANKS, std=0.01)
+
+
+def plain_attention(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    starts_q: Tensor,
+    starts_k: Tensor,
+    most_q: int,
+    most_k: int,
+    used: Tensor,
+    scale: float,
+) -> Tensor:
+    """What the kernel is said to do, sequence by sequence."""
+    out = torch.empty_like(q)
+    for j in range(len(used)):
+        own = slice(int(starts_q[j]), int(starts_q[j + 1]))
+        seen = slice(int(starts_k[j]), int(starts_k[j]) + int(used[j]))
+        assert own.stop - own.start <= most_q
+        assert int(used[j]) <= most_k
+        count = own.stop - own.start
+        mask = torch.ones(count, int(used[j]), dtype=torch.bool).tril(int(used[j]) - count)
+        found = scaled_dot_product_attention(
+            q[own].transpose(0, 1),
+            keys[seen].transpose(0, 1),
+            values[seen].transpose(0, 1),
+            attn_mask=mask,
+            scale=scale,
+            enable_gqa=True,
+        )
+        out[own] = found.transpose(0, 1)
+    return out
+
+
+def plain_step(
+    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, length: Tensor, positions: int, scale: float
+) -> Tensor:
+    starts = torch.arange(len(length) + 1) * positions
+    keys.index_copy_(0, starts[:-1] + length, k)
+    values.index_copy_(0, starts[:-1] + length, v)
+    return plain_attention(q, keys, values, torch.arange(len(q) + 1), starts, 1, positions, length + 1, scale)
+
+
+class Uncaptured(Captured):
+    """Steps of the graphs' sizes, run where they would be captured."""
+
+    def step(self, n: int, suspects: Tensor, *, truncated: bool) -> None:
+        self._step(min(graph_size(n), self.cache.room(self.cache.positions)), suspects, truncated)
+
+
+@pytest.fixture(autouse=True)
+def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slotted, "flash", plain_attention)
+    monkeypatch.setattr(slotted, "attend_step", plain_step)
+
+
+def in_slots(team: TeamModel, slots: int, memory: int = PLENTY) -> LocalEngine:
+    engine = LocalEngine(team, slots)
+    assert team.decoder is not None
+    engine.stepper = Uncaptured(team, team.decoder, engine.rows, memory)
+    return engine
+
+
+def check(team: TeamModel, engine: LocalEngine, asked: Sequence[Request]) -> list[Completion]:
+    found = ask(engine, *asked)
+    for one, other in zip(ask(LocalEngine(team, 8), *asked), found, strict=True):
+        same(one, other)
+    return found
+
+
+def mixed(count: int, most: int = 20) -> list[Request]:
+    adapters = ("planner", "solver", None)
+    return [
+        request(i, adapter=adapters[i % 3], seed=i, sampling=replace(FREE, max_tokens=1 + i * 7 % most))
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize("slots", [1, 4, 40])
+def test_slots_say_what_passes_say(team: TeamModel, slots: int) -> None:
+    found = check(team, in_slots(team, slots), mixed(30))
+    assert sum(len(one.token_ids) for one in found) > 150
+
+
+def test_equal_prompts_are_read_once_and_copied(team: TeamModel) -> None:
+    asked = [request(i // 4, sampling=WILD, seed=i) for i in range(12)]
+    found = check(team, in_slots(team, 12), asked)
+    assert len({one.token_ids for one in found}) > 6
+
+
+def test_long_prompts_come_in_parts(team: TeamModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured, "PREFILL_TOKENS", 12)
+    asked = mixed(9)
+    assert max(len(one.prompt_ids) for one in asked) > 24
+    check(team, in_slots(team, 6), asked)
+
+
+def test_a_longer_request_makes_slots_longer_and_loses_nothing(
+    team: TeamModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slotted, "GROW", 8)
+    asked = [*mixed(6, most=12), *[replace(one, sampling=replace(FREE, max_tokens=60)) for one in mixed(4)], *mixed(8)]
+    check(team, in_slots(team, 5), asked)
+
+
+def test_no_more_rows_than_memory_holds(team: TeamModel) -> None:
+    assert team.decoder is not None
+    layers, (_, heads) = len(team.decoder.layers), team.decoder.heads
+    slot = slotted.GROW * 2 * layers * heads * team.decoder.dim * 4
+    engine = in_slots(team, 16, memory=3 * slot)
+    check(team, engine, mixed(10))
+    assert isinstance(engine.stepper, Captured)
+    assert engine.stepper.cache.keys.shape[1] == 3 * slotted.GROW
+
+
+def test_stop_strings_end_rows_in_the_middle_of_a_burst(team: TeamModel) -> None:
+    asked = [replace(one, sampling=replace(FREE, stop=("e", "1 "), max_tokens=40)) for one in mixed(12)]
+    found = check(team, in_slots(team, 8), asked)
+    assert {one.stop for one in found} > {"e"}
+
+
+def test_truncated_rows_and_greedy_ones(team: TeamModel) -> None:
+    kinds = (replace(FREE, top_k=3), replace(FREE, temperature=0.0), replace(FREE, top_p=0.5, temperature=1.3))
+    check(team, in_slots(team, 8), [replace(one, sampling=kinds[i % 3]) for i, one in enumerate(mixed(12))])
+
+
+def test_changed_adapters_count_at_the_next_step(team: TeamModel) -> None:
+    own, asked = team_of(RANKS, std=0.01), mixed(6)
+    engine = in_slots(own, 6)
+    before = check(own, engine, asked)
+    with torch.no_grad():
+        for parameter in own.parameters("planner").values():
+            parameter.mul_(3.0)
+    after = check(own, engine, asked)
+    assert [one.logprobs for one in before[::3]] != [one.logprobs for one in after[::3]]
+    assert [one.logprobs for one in before[2::3]] == [one.logprobs for one in after[2::3]]
+
+
+def test_graph_sizes() -> None:
+    assert [graph_size(n) for n in (1, 8, 9, 12, 13, 16, 17, 25, 1000, 1025)] == [
+        8,
+        8,
+        12,
+        12,
+        16,
+        16,
+        24,
+        32,
+        1024,
+        1536,
+    ]

@@ -1,0 +1,104 @@
+"""The local engine on a GPU: what it says there is what a CPU would say, up to the precision's rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from asking import FREE, RANKS, WILD, ask, request
+from teams import team_of
+
+from marft.engines.captured import Captured
+from marft.engines.local import LocalEngine
+from marft.engines.stepwise import Stepwise
+from marft.models.loading import load
+from marft.models.scoring import action_span, hidden_states, logprobs
+from marft.models.team import TeamModel
+from marft.types import Completion, Request
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+
+def team_in(dtype: str, device: str = "cuda") -> TeamModel:
+    return team_of(RANKS, loaded=load("nano", device, dtype), std=0.01)
+
+
+def questions(count: int = 60) -> list[Request]:
+    adapters = ("planner", "solver", None)
+    return [
+        request(
+            i // 3, adapter=adapters[i % 3], seed=i, sampling=replace(WILD if i % 2 else FREE, max_tokens=5 + i % 30)
+        )
+        for i in range(count)
+    ]
+
+
+def distance(team: TeamModel, asked: Sequence[Request], said: Sequence[Completion]) -> float:
+    """The mean k3 estimate of the KL between sampled log-probs and those that `team` computes."""
+    total, tokens = 0.0, 0
+    with torch.no_grad():
+        for one, other in zip(asked, said, strict=True):
+            ids = torch.tensor(other.token_ids, device=team.device)
+            hidden = hidden_states(team, [action_span(one.adapter, one.prompt_ids, other.token_ids)])
+            heat = torch.full(ids.shape, one.sampling.temperature, device=team.device)
+            new = logprobs(team, hidden, ids, heat)[0].cpu()
+            ratio = new - torch.tensor(other.logprobs)
+            total, tokens = total + float((ratio.exp() - 1 - ratio).sum()), tokens + len(ids)
+    return total / tokens
+
+
+def test_fp32_says_what_a_cpu_says() -> None:
+    asked = questions()
+    engine = LocalEngine(team_in("float32"), 16)
+    assert isinstance(engine.stepper, Stepwise)
+    there, here = ask(engine, *asked), ask(LocalEngine(team_in("float32", "cpu"), 16), *asked)
+    same = sum(one.token_ids == other.token_ids for one, other in zip(there, here, strict=True))
+    assert same >= 0.95 * len(asked)  # a draw may fall on a border
+
+
+@pytest.mark.parametrize("slots", [4, 16, 100])
+def test_captured_steps_draw_from_what_training_computes(slots: int) -> None:
+    team, asked = team_in("bfloat16"), questions()
+    engine = LocalEngine(team, slots)
+    assert isinstance(engine.stepper, Captured)
+    said = ask(engine, *asked)
+    assert distance(team, asked, said) < 1e-3
+    assert distance(team_in("float32", "cpu"), asked, said) < 1e-3
+    assert {len(one.token_ids) for one in said} > {5}
+
+
+def test_the_same_question_has_the_same_answer_in_any_company() -> None:
+    """Up to rounding: most replies are equal, token by token."""
+    team, asked = team_in("bfloat16"), questions()
+    together = ask(LocalEngine(team, 64), *asked)
+    alone = [ask(LocalEngine(team, 1), one)[0] for one in asked[:12]]
+    assert sum(one.token_ids == other.token_ids for one, other in zip(alone, together, strict=False)) >= 9
+
+
+def test_new_weights_are_used_by_graphs_that_were_captured_before() -> None:
+    team, asked = team_in("bfloat16"), questions()
+    engine = LocalEngine(team, 16)
+    ask(engine, *asked)
+    with torch.no_grad():
+        for name in RANKS:
+            for parameter in team.parameters(name).values():
+                parameter.mul_(2.0)
+    said = ask(engine, *asked)
+    assert distance(team, asked, said) < 1e-3
+
+
+def test_greedy_truncated_and_stopped_rows() -> None:
+    team = team_in("bfloat16")
+    kinds = (
+        replace(FREE, temperature=0.0),
+        replace(WILD, top_k=2),
+        replace(WILD, top_p=0.3),
+        replace(FREE, stop=("-",)),
+    )
+    asked = [replace(one, sampling=kinds[i % 4]) for i, one in enumerate(questions(40))]
+    said = ask(LocalEngine(team, 16), *asked)
+    assert all(not any(one.logprobs) for one in said[::4])
+    assert any(one.stop == "-" for one in said[3::4])
+    assert all("-" not in one.text for one in said[3::4])

@@ -1,0 +1,151 @@
+"""The fused forward pass computes what the transformers model with its adapted layers does: values and gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from families import FAMILIES, GROUPED, tiny
+from teams import fill_b
+from torch import Tensor
+from transformers import LlamaConfig, PreTrainedConfig
+
+from marft.models import decoder
+from marft.models.attention import Packed
+from marft.models.decoder import has_decoder
+from marft.models.elementwise import add_norm
+from marft.models.lora import AdapterSpec, Routing
+from marft.models.team import TeamModel, segments
+
+NAMES = ("planner", "solver", "critic")
+LENGTHS, ADAPTERS = [7, 5, 9, 2], [0, 2, 2, None]
+KNOWN: dict[str, PreTrainedConfig] = {
+    "llama": LlamaConfig(**GROUPED),
+    "llama with biases": LlamaConfig(**GROUPED, attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
+    "llama 3": LlamaConfig(
+        **GROUPED,
+        rope_parameters={
+            "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    ),
+    "qwen2": FAMILIES["qwen2"],
+    "qwen3": FAMILIES["qwen3"],
+}  # fmt: skip
+
+
+def team_on(config: PreTrainedConfig, targets: list[str] | str = "all-linear") -> TeamModel:
+    specs = [AdapterSpec(name=name, rank=rank, alpha=7) for name, rank in zip(NAMES, (4, 2, 3), strict=True)]
+    team = TeamModel(tiny(config), agents=specs[:2], critics=specs[2:], targets=targets, seed=0)
+    fill_b(team, 0.1)
+    return team
+
+
+def run(team: TeamModel, routing: Routing | None) -> tuple[Tensor, dict[str, Tensor | None]]:
+    """Hidden states of packed sequences, and every adapter's gradients of a sum of them."""
+    attend = Packed(LENGTHS, team.device)
+    ids = torch.randint(3, 448, (1, sum(LENGTHS)), generator=torch.Generator().manual_seed(0))
+    parameters = {f"{name} {key}": p for name in NAMES for key, p in team.lora.parameters(name).items()}
+    for parameter in parameters.values():
+        parameter.grad = None
+    hidden = team.hidden(ids, attend.position_ids, attend, routing)
+    if hidden.requires_grad:
+        (hidden * torch.linspace(-1, 1, hidden.numel()).view_as(hidden)).sum().backward()
+    return hidden.detach(), {name: p.grad for name, p in parameters.items()}
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, atol=2e-5 * max(1.0, float(expected.abs().max())), rtol=0)
+
+
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj", "down_proj"]])
+@pytest.mark.parametrize("family", KNOWN)
+def test_equals_the_transformers_model(family: str, targets: list[str] | str) -> None:
+    team = team_on(KNOWN[family], targets)
+    hidden, found = run(team, team.routing(ADAPTERS, LENGTHS))
+    base = run(team, None)[0]
+    assert team.decoder is not None
+    team.decoder = None
+    expected, gradients = run(team, segments(ADAPTERS, LENGTHS))
+    close(base, run(team, None)[0])
+    assert (base - expected).abs().max() > 0.01
+    close(hidden, expected)
+    for name, gradient in gradients.items():
+        own = found[name]
+        assert (own is None) == (gradient is None), name
+        if own is not None and gradient is not None:
+            close(own, gradient)
+    assert all(gradient is None for name, gradient in gradients.items() if name.startswith("solver"))
+
+
+def test_without_gradient_it_computes_the_same() -> None:
+    team = team_on(KNOWN["qwen2"])
+    expected, _ = run(team, team.routing(ADAPTERS, LENGTHS))
+    with torch.no_grad():
+        close(run(team, team.routing(ADAPTERS, LENGTHS))[0], expected)
+
+
+def test_weights_are_shared_with_the_model_and_not_copied() -> None:
+    team = team_on(KNOWN["llama"])
+    assert team.decoder is not None
+    for number, layer in enumerate(team.decoder.layers):
+        for names, product in (
+            (("q", "k", "v"), layer.qkv), (("o",), layer.o), (("gate", "up"), layer.gate_up), (("down",), layer.down),
+        ):  # fmt: skip
+            block = "self_attn" if names[0] in "qkvo" else "mlp"
+            where = product.weight.data_ptr()
+            for name in names:
+                weight = team.model.get_submodule(f"model.layers.{number}.{block}.{name}_proj").base.weight
+                assert weight.data_ptr() == where
+                where += weight.numel() * weight.element_size()
+
+
+def test_a_changed_parameter_counts_in_the_next_pass() -> None:
+    team = team_on(KNOWN["llama"])
+    before = run(team, team.routing(ADAPTERS, LENGTHS))[0]
+    with torch.no_grad():
+        for parameter in team.lora.parameters("planner").values():
+            parameter.mul_(2)
+    after = run(team, team.routing(ADAPTERS, LENGTHS))[0]
+    own = slice(0, LENGTHS[0])
+    assert (after[:, own] - before[:, own]).abs().max() > 0.01
+    assert torch.equal(after[:, LENGTHS[0] :], before[:, LENGTHS[0] :])
+    team.decoder = None
+    close(after, run(team, segments(ADAPTERS, LENGTHS))[0])
+
+
+def test_half_precision_keeps_the_stream_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, loaded = team_on(KNOWN["llama"]), tiny(KNOWN["llama"])
+    loaded.model.to(torch.bfloat16)
+    specs = [AdapterSpec(name=name, rank=rank, alpha=7) for name, rank in zip(NAMES, (4, 2, 3), strict=True)]
+    half = TeamModel(loaded, agents=specs[:2], critics=specs[2:], targets="all-linear", seed=0)
+    fill_b(half, 0.1)
+    kinds: set[tuple[torch.dtype, torch.dtype]] = set()
+
+    def watched(stream: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+        total, normed = add_norm(stream, *others)
+        kinds.add((total.dtype, normed.dtype))
+        return total, normed
+
+    monkeypatch.setattr(decoder, "add_norm", watched)
+    found, _ = run(half, half.routing(ADAPTERS, LENGTHS))
+    assert kinds == {(torch.float32, torch.bfloat16)}
+    expected, _ = run(whole, whole.routing(ADAPTERS, LENGTHS))
+    assert (found - expected).abs().mean() < 0.02
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt-neox", "phi", "granite", "cohere"])
+def test_other_families_say_once_that_they_are_slower(family: str, capsys: pytest.CaptureFixture[str]) -> None:
+    team = team_on(FAMILIES[family])
+    assert team.decoder is None
+    for _ in range(2):
+        run(team, segments(ADAPTERS, LENGTHS))
+    assert capsys.readouterr().err.count("is not of the Llama, Qwen2 or Qwen3 family") == 1
+
+
+def test_angles_that_depend_on_the_length_are_left_to_transformers() -> None:
+    dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    assert has_decoder(tiny(KNOWN["llama 3"]).model)
+    assert not has_decoder(tiny(LlamaConfig(**GROUPED, rope_parameters=dynamic)).model)
+    assert not has_decoder(tiny(LlamaConfig(**GROUPED, hidden_act="gelu")).model)

@@ -1,0 +1,117 @@
+"""The Triton kernels against what they are said to compute: on a GPU where there is one, else by Triton's interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import rms_norm, scaled_dot_product_attention
+
+from marft.engines.sampling import block_masses
+from marft.models import elementwise
+
+pytest.importorskip("triton", reason="Triton is not installed")
+from marft.engines import kernels as steps
+from marft.models import kernels
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+def close(one: Tensor, other: Tensor, atol: float = 1e-5) -> None:
+    torch.testing.assert_close(one, other, atol=atol, rtol=0)
+
+
+@pytest.mark.parametrize("width", [20, 64, 300])
+def test_the_stream_takes_up_strided_rows_and_is_normed(width: int) -> None:
+    stream, weight = numbers(5, width), numbers(width, seed=2)
+    delta = numbers(5, width + 9, seed=1)[:, :width]
+    total, normed, rstd = kernels.add_norm(stream, delta, weight, 1e-5, torch.float32)
+    close(total, stream + delta, 0)
+    close(normed, rms_norm(stream + delta, (width,), weight, 1e-5))
+    close(rstd, ((stream + delta).square().mean(1) + 1e-5).rsqrt())
+    alone, _, _ = kernels.add_norm(stream, None, weight, 1e-5, torch.float32)
+    close(alone, stream, 0)
+
+
+def test_the_norm_s_gradient_is_autograd_s() -> None:
+    total, weight = numbers(5, 48).requires_grad_(), numbers(48, seed=2)
+    _, _, rstd = kernels.add_norm(total.detach(), None, weight, 1e-5, torch.float32)
+    by_normed, by_total = numbers(5, 48, seed=3), numbers(5, 48, seed=4)
+    normed = rms_norm(total, (48,), weight, 1e-5)
+    (expected,) = torch.autograd.grad([normed, total * 1.0], [total], [by_normed, by_total])
+    d_stream, d_delta = kernels.add_norm_backward(total.detach(), rstd, weight, by_normed, by_total)
+    close(d_stream, expected)
+    close(d_delta, expected)
+
+
+@pytest.mark.parametrize(("heads", "turned", "dim"), [(7, 5, 8), (3, 2, 24)])
+def test_heads_are_turned_and_turned_back(heads: int, turned: int, dim: int) -> None:
+    x = numbers(6, heads * dim + 5)[:, : heads * dim]
+    positions = torch.tensor([0, 3, 1, 8, 2, 2], device=DEVICE)
+    angles = torch.outer(torch.arange(9.0), torch.arange(1.0, dim / 2 + 1)).to(DEVICE)
+    cos, sin = angles.cos(), angles.sin()
+    found = kernels.turn(x, positions, cos, sin, turned)
+    expected = elementwise.turn(x.cpu().contiguous(), positions.cpu(), cos.cpu(), sin.cpu(), turned)
+    close(found.cpu(), expected)
+    close(found[:, turned * dim :], x[:, turned * dim :], 0)
+    close(kernels.turn(found, positions, cos, sin, turned, back=True), x)
+
+
+def test_gates_and_their_gradient() -> None:
+    both = numbers(5, 2 * 1500).requires_grad_()
+    one, other = both.chunk(2, dim=1)
+    expected = torch.nn.functional.silu(one) * other
+    grad = numbers(5, 1500, seed=1)
+    (by_both,) = torch.autograd.grad(expected, both, grad)
+    close(kernels.gate(both.detach()), expected.detach())
+    close(kernels.gate_backward(both.detach(), grad), by_both)
+    close(elementwise.gate_backward(both.detach().cpu(), grad.cpu()), by_both.cpu())
+
+
+@pytest.mark.parametrize("rows", [3, 70])
+def test_adapters_are_added_to_their_own_outputs(rows: int) -> None:
+    """Three layers side by side, of 100, 60 and 30 outputs and ten ranks each."""
+    outs, out = (100, 60, 30), 190
+    b = torch.zeros(30, out, device=DEVICE)
+    for j in range(3):
+        b[10 * j : 10 * j + 10, sum(outs[:j]) : sum(outs[: j + 1])] = numbers(10, outs[j], seed=j)
+    reach = torch.tensor([[0, 10], [0, 20], [10, 30]], dtype=torch.int32, device=DEVICE)
+    wide, mask = numbers(rows, out + 30), 2.0 * (numbers(rows, 10, seed=9) > 0)
+    expected = wide[:, :out] + (wide[:, out:] * mask.repeat(1, 3)) @ b
+    kernels.add_routed(wide, mask, b, reach, 64)
+    close(wide[:, :out], expected, 1e-4)
+
+
+@pytest.mark.parametrize(("heads", "groups", "dim"), [(9, 3, 64), (12, 2, 128), (4, 4, 24)])
+def test_a_step_s_attention_sees_the_whole_slot_and_adds_to_it(heads: int, groups: int, dim: int) -> None:
+    positions, lengths = 256, (0, 3, 64, 130, 200)
+    keys, values = numbers(6 * positions, groups, dim), numbers(6 * positions, groups, dim, seed=1)
+    q, k, v = numbers(5, heads + 2 * groups, dim, seed=2).split([heads, groups, groups], dim=1)
+    before = keys.clone(), values.clone()
+    found = steps.attend_step(q, k, v, keys, values, torch.tensor(lengths, device=DEVICE), positions, dim**-0.5)
+    for row, length in enumerate(lengths):
+        at = row * positions + length
+        for side, new, old in ((keys, k, before[0]), (values, v, before[1])):
+            close(side[at], new[row], 0)
+            old[at] = new[row]
+        own = slice(row * positions, at + 1)
+        expected = scaled_dot_product_attention(
+            q[row][:, None], keys[own].transpose(0, 1), values[own].transpose(0, 1), scale=dim**-0.5, enable_gqa=True
+        )
+        close(found[row], expected[:, 0], 1e-5 if DEVICE == "cpu" else 0.01)
+    assert torch.equal(keys, before[0])
+    assert torch.equal(values, before[1])
+
+
+def test_masses_of_blocks_of_the_vocabulary() -> None:
+    logits = numbers(7, 3000) * 3
+    logits[:, 5] = logits[3, 1024:2048] = -torch.inf
+    cold = torch.linspace(0.5, 2, 7, device=DEVICE)
+    for found, expected in zip(
+        steps.block_masses(logits, cold, 1024), block_masses(logits.cpu(), cold.cpu()), strict=True
+    ):
+        close(found.cpu(), expected, 1e-3)

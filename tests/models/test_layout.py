@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marft.models.layout import Layout, Sequenced, ordered
+
+FEW = st.lists(  # few different tokens, so that much is in common
+    st.tuples(st.sampled_from([None, 0, 1]), st.lists(st.integers(0, 1), min_size=1, max_size=7).map(tuple)),
+    min_size=1, max_size=9,
+)  # fmt: skip
+
+
+def one_by_one(sequences: list[Sequenced], worth: float = 0.0) -> tuple[list[int], list[int], list[int], list[int]]:
+    """The row, its positions, each sequence's new tokens and all origins, token by token."""
+    row: list[int] = []
+    positions: list[int] = []
+    sizes: list[int] = []
+    origins: list[list[int]] = []
+    for j, (adapter, ids) in enumerate(sequences):
+        old = 0
+        if j and sequences[j - 1][0] == adapter:
+            pairs = zip(ids, sequences[j - 1][1], strict=False)
+            old = next(
+                (i for i, (one, other) in enumerate(pairs) if one != other), min(len(ids), len(sequences[j - 1][1]))
+            )
+        if old < worth * len(ids):
+            old = 0
+        origins.append([*(origins[-1][:old] if old else []), *range(len(row), len(row) + len(ids) - old)])
+        row += ids[old:]
+        positions += range(old, len(ids))
+        sizes.append(len(ids) - old)
+    return row, positions, sizes, [place for origin in origins for place in origin]
+
+
+@given(sequences=FEW, sort=st.booleans(), worth=st.sampled_from([0.0, 0.25, 0.5]))
+def test_a_layout_is_that_of_one_by_one(sequences: list[Sequenced], sort: bool, worth: float) -> None:
+    if sort:
+        sequences = [sequences[i] for i in ordered(sequences)]
+    layout = Layout.of(sequences, worth=worth)
+    row, positions, sizes, origin = one_by_one(sequences, worth)
+    assert layout.ids.tolist() == row
+    assert layout.positions.tolist() == positions
+    assert layout.sizes.tolist() == sizes
+    assert layout.origin.tolist() == origin
+    assert layout.lengths.tolist() == [len(ids) for _, ids in sequences]
+    ends = layout.lengths.cumsum(0).tolist()
+    assert layout.last.tolist() == [origin[end - 1] for end in ends]
+    assert layout.shares == (len(row) < len(origin))
+
+
+@given(sequences=FEW)
+def test_in_order_every_distinct_beginning_stands_in_the_row_once(sequences: list[Sequenced]) -> None:
+    order = ordered(sequences)
+    assert sorted(order) == list(range(len(sequences)))
+    layout = Layout.of([sequences[i] for i in order])
+    beginnings = {(adapter, ids[: n + 1]) for adapter, ids in sequences for n in range(len(ids))}
+    assert len(layout.ids) == len(beginnings)
+
+
+@given(sequences=FEW)
+def test_the_origin_spells_every_sequence(sequences: list[Sequenced]) -> None:
+    layout = Layout.of(sequences)
+    parts = layout.origin.split(layout.lengths.tolist())
+    for (_, ids), part in zip(sequences, parts, strict=True):
+        assert layout.ids[part].tolist() == list(ids)
+        assert layout.positions[part].tolist() == list(range(len(ids)))
+
+
+def test_the_example_of_the_module() -> None:
+    layout = Layout.of([(0, (1, 2, 3, 4)), (0, (1, 2, 3, 5, 6)), (0, (1, 2, 9))])
+    assert layout.ids.tolist() == [1, 2, 3, 4, 5, 6, 9]
+    assert layout.sizes.tolist() == [4, 2, 1]
+    assert layout.origin.tolist() == [0, 1, 2, 3, 0, 1, 2, 4, 5, 0, 1, 6]
+    assert layout.last.tolist() == [3, 5, 6]
+
+
+def test_tokens_are_ordered_as_numbers_and_the_base_comes_last() -> None:
+    sequences: list[Sequenced] = [(None, (1,)), (1, (300, 1)), (1, (5,)), (1, (300,)), (0, (70000, 2)), (0, (256,))]
+    assert ordered(sequences) == [5, 4, 2, 3, 1, 0]
