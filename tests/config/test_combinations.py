@@ -225,8 +225,20 @@ LEARNING = [
             "algorithm.kl_budget=0.1 & train.epochs=2 & train.minibatches=1", "algorithm.kl_budget=0.1 & train.minibatches=2"),
 ]  # fmt: skip
 
+VLLM = "engine.name=vllm"
+ENGINES = [
+    refusal("engine.url='http://h'", "engine.url", "only vLLM has one; say engine.name=vllm", f"{VLLM} & engine.url='http://h'"),
+    refusal(f"{VLLM} & engine.url='http://h' & engine.memory=0.5", "engine.memory", "a server is told when it is started; drop it", f"{VLLM} & engine.memory=0.5", "engine.memory=0.5"),
+    refusal(f"{VLLM} & {A}.model=other", "engine.name", "vllm serves one base model and this team has 2; use local",
+            f"{A}.model=other", f"{VLLM} & {A}.model=nano", f"{VLLM} & {A}.script=m:f"),
+    refusal(f"{VLLM} & {A}.temperature=2.1", "engine.name", "at temperatures from 0.01 to 2, not at 2.1; use local",
+            f"{VLLM} & {A}.temperature=2", f"{A}.temperature=2.1", f"{VLLM} & eval.temperature=0"),
+    refusal(f"{VLLM} & eval.temperature=0.005", "engine.name", "at temperatures from 0.01 to 2, not at 0.005",
+            f"{VLLM} & eval.temperature=0.01", "eval.temperature=0.005"),
+]  # fmt: skip
+
 ALONE: dict[str, Any] = {"team": {"agents": {"a": "One."}}, "algorithm": "marft-token"}
-REFUSALS = [*NAMES, *AGENTS, *WORKFLOWS, *ADAPTERS, *LEARNING]
+REFUSALS = [*NAMES, *AGENTS, *WORKFLOWS, *ADAPTERS, *LEARNING, *ENGINES]
 ids = [" ".join(each.given) for each in REFUSALS]
 
 
@@ -301,3 +313,11 @@ def test_a_team_that_does_not_learn_can_be_evaluated() -> None:
 )  # fmt: skip
 def test_the_critics_mode_is_spelled_out(given: list[str], critics: str) -> None:
     assert read(given).critics == critics
+
+
+@pytest.mark.parametrize(
+    ("given", "compares"),
+    [([], False), (["engine.mismatch=true"], True), (["engine.correction=2"], True), (["engine.name=vllm"], True)],
+)
+def test_whether_log_probs_are_compared(given: list[str], compares: bool) -> None:
+    assert read(given).engine.compares is compares

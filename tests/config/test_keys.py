@@ -39,8 +39,8 @@ critic.mode critic.lr critic.warmup
 schedule.mode schedule.interval schedule.clip
 lora.rank lora.alpha lora.targets
 optimizer.lr optimizer.weight_decay optimizer.grad_clip optimizer.warmup optimizer.decay
-train.iterations train.budget train.tasks train.samples train.epochs train.minibatches train.tokens train.failures
-engine.slots
+train.iterations train.budget train.tasks train.samples train.epochs train.minibatches train.tokens train.recompute train.failures
+engine.name engine.slots engine.memory engine.url engine.mismatch engine.correction
 eval.tasks eval.every eval.temperature eval.top_p eval.top_k eval.samples eval.k eval.ablate
 eval.benchmarks.*.name eval.benchmarks.*.deadline eval.benchmarks.*.workers
 checkpoint.every checkpoint.keep

@@ -20,7 +20,14 @@ from marft.config.section import nearest
 from marft.config.team import WORKFLOWS
 from marft.types import MarftError
 
-SHORTHANDS = {"env": "name", "algorithm": "name", "credit": "name", "critic": "mode", "schedule": "mode"}
+SHORTHANDS = {
+    "env": "name",
+    "algorithm": "name",
+    "credit": "name",
+    "critic": "mode",
+    "schedule": "mode",
+    "engine": "name",
+}
 SUFFIXES = (".yaml", ".yml")
 WORKFLOW_SETTINGS = frozenset[str]().union(*WORKFLOWS.values())
 

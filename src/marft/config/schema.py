@@ -65,11 +65,28 @@ class TrainConfig(Section):
     epochs: Annotated[int, Field(ge=1)] = 1
     minibatches: Annotated[int, Field(ge=1)] = 2  # optimizer steps per epoch
     tokens: Annotated[int, Field(ge=64)] = 8192  # most tokens in one forward and backward pass
+    recompute: bool = False  # activations of a layer in the backward pass, instead of keeping them
     failures: Annotated[float, Field(ge=0, le=1)] = 0.5  # most episodes of a play that may fail; past it the run stops
 
 
 class EngineConfig(Section):
+    """What generates: our own engine, or vLLM in this process or, at `url`, as a server on this machine."""
+
+    name: Literal["local", "vllm"] = "local"
     slots: Annotated[int, Field(ge=1)] = 256  # rows generated at once
+    memory: Annotated[float, Field(gt=0, lt=1)] | None = None  # of a GPU's: what is free for keys, or vLLM's part
+    url: Text | None = None
+    mismatch: bool = False  # compare the engine's log-probs with the learner's; with vLLM always
+    correction: Annotated[float, Field(ge=1)] | None = None  # largest importance weight that makes up for the mismatch
+
+    @property
+    def share(self) -> float:
+        """Of the memory; the rest is the learner's."""
+        return 0.4 if self.memory is None else self.memory
+
+    @property
+    def compares(self) -> bool:
+        return self.mismatch or self.correction is not None or self.name == "vllm"
 
 
 class CheckpointConfig(Section):
@@ -117,6 +134,7 @@ class Config(Section):
         self._check_critic()
         self._check_train()
         self._check_schedule()
+        self._check_engine()
         return self
 
     def _check_team(self) -> None:
@@ -166,3 +184,17 @@ class Config(Section):
                 f"schedule.interval: the last of {len(adapters)} adapters would never learn; lower it or raise "
                 "train.iterations"
             )
+
+    def _check_engine(self) -> None:
+        engine = self.engine
+        if engine.name == "local" and engine.url is not None:
+            raise ValueError("engine.url: only vLLM has one; say engine.name=vllm or drop it")
+        if engine.url is not None and engine.memory is not None:
+            raise ValueError("engine.memory: a server is told when it is started; drop it")
+        ours = [agent for agent in self.team.agents.values() if agent.kind in ("trained", "frozen")]
+        models = {agent.model or self.model for agent in ours}
+        if engine.name == "vllm" and len(models) > 1:
+            raise ValueError(f"engine.name: vllm serves one base model and this team has {len(models)}; use local")
+        heat = [agent.temperature for agent in ours] + ([self.eval.temperature] if self.eval.temperature else [])
+        if engine.name == "vllm" and (odd := [t for t in heat if t and not 0.01 <= t <= 2]):
+            raise ValueError(f"engine.name: vllm draws at temperatures from 0.01 to 2, not at {odd[0]:g}; use local")

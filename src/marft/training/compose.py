@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from marft.config import AgentConfig, Config, EnvConfig, GaeConfig
 from marft.engines.local import LocalEngine
@@ -21,6 +22,7 @@ from marft.game.workflows import Workflow, find_workflow
 from marft.models.loading import load
 from marft.models.lora import AdapterSpec
 from marft.models.peft_format import CONFIG, read_scaling
+from marft.models.recompute import recompute_layers
 from marft.models.team import TeamModel
 from marft.runs.directory import RunDirectory
 from marft.runs.export import checkpoint_folder
@@ -35,12 +37,19 @@ UNLIMITED = 1 << 30
 MOST_CALLS = 4  # of tools in one turn, unless the config says how many
 
 
+class Engine(Speaks, Protocol):
+    """What a run needs of an engine on a base of ours."""
+
+    version: int  # of the policy, which completions carry
+    tokens: int  # drawn so far
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
     """One base model with the adapters on it, and its engine."""
 
     team: TeamModel
-    engine: LocalEngine
+    engine: Engine
     fingerprint: str  # of its weights
 
 
@@ -82,6 +91,10 @@ def assemble(
 ) -> Assembly:
     """`saved` is a checkpoint of the same run, where there is one: agents that brought adapters along have theirs there.
     Tasks of the splits in `reads` are read before any model is, which may be large and far away."""
+    if config.engine.name == "vllm":
+        from marft.engines.vllm.opening import require
+
+        require(config.engine)
     lockstep = Lockstep()
     host = open_host(config.env, lockstep)
     for split in reads:
@@ -139,9 +152,19 @@ def make_base(config: Config, model: str, saved: Path | None, lockstep: Lockstep
         targets=config.lora.targets,
         seed=seed_of(config.seed, "adapters"),
     )
-    return Base(
-        team=team, engine=LocalEngine(team, config.engine.slots, lockstep.settled), fingerprint=loaded.fingerprint
-    )
+    if config.train.recompute:
+        recompute_layers(team)
+    return Base(team=team, engine=make_engine(config, team, lockstep), fingerprint=loaded.fingerprint)
+
+
+def make_engine(config: Config, team: TeamModel, lockstep: Lockstep) -> Engine:
+    match config.engine.name:
+        case "local":
+            return LocalEngine(team, config.engine.slots, lockstep.settled, memory=config.engine.share)
+        case "vllm":
+            from marft.engines.vllm.opening import open_engine
+
+            return open_engine(team, config.engine, lockstep.settled)
 
 
 def adapter_of(config: Config, name: str) -> str | None:

@@ -21,6 +21,7 @@ class Lesson:
     values: Tensor | None  # the critics', before the update
     reference_N: Tensor | None  # log-probs of the untrained base, where a KL needs them
     kl_weight_A: Tensor  # of the KL in the loss; 0 where it is in the reward, or off
+    mismatch: Mapping[str, float] | None = None  # of the engine's log-probs, where they were compared with our own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

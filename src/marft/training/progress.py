@@ -50,11 +50,12 @@ class Terminal:
         speed = row["tokens"]["rollout"] / max(row["seconds"]["rollout"], 1e-9)
         left = round((time.perf_counter() - self.started) / (progress - self.first) * max(0.0, 1 - progress))
         agents = "  ".join(f"{name} kl {found['kl']:.4f}" for name, found in row["agents"].items())
+        gap = f"  mismatch {row['mismatch']['kl']:.1e}" if "mismatch" in row else ""
         evaluated = f"  held-out {row['eval'].get('accuracy', row['eval']['reward']):.3f}" if "eval" in row else ""
         faults = ", ".join(f"{count} {fault}" for fault, count in row.get("faults", {}).items())
         failed = f"  {row['failed']} episodes failed ({faults})" if faults else ""
         self.say(
-            f"iteration {row['iteration']:4d}{self.of}  reward {row['reward']:.3f}{evaluated}{failed}  {agents}  "
+            f"iteration {row['iteration']:4d}{self.of}  reward {row['reward']:.3f}{evaluated}{failed}  {agents}{gap}  "
             f"{speed:,.0f} tokens/s  {left // 60}:{left % 60:02d} left"
         )
         if self.bar is not None:

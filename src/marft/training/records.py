@@ -14,6 +14,7 @@ from marft.algorithms.experience import returns_to_go
 from marft.models.attention import ragged
 from marft.training.batch import Batch
 from marft.training.lesson import Lesson, Update
+from marft.training.mismatch import over_plays
 from marft.types import Episode
 
 
@@ -52,6 +53,8 @@ def iteration_row(plays: Sequence[Play]) -> dict[str, Any]:
         row["critics"] |= critic_figures(play)
         if (factor_E := play.update.factor_E) is not None:
             row["factor"] = {"mean": float(factor_E.mean()), "std": float(factor_E.std(correction=0))}
+    if compared := [play.lesson.mismatch for play in plays if play.lesson.mismatch is not None]:
+        row["mismatch"] = over_plays(compared)
     return {key: value for key, value in row.items() if value != {}}
 
 

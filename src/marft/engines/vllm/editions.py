@@ -1,0 +1,87 @@
+"""Adapters on disk for those who read them from there: a new folder, name and number for every version of the policy.
+
+vLLM keys its prefix cache by an adapter's name, and later also by its path. A name that never comes back is what keeps
+the keys of an old version away from a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from marft.models.peft_format import WEIGHTS, save_adapter, to_peft
+from marft.models.team import TeamModel
+
+MEMORY = Path("/dev/shm")  # a file system in memory, where there is one
+BASE = "base"  # no agent may have this name
+CONSTANT = -1  # the version of what never changes
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Edition:
+    """One adapter at one version. `users`: requests under way; `ready`: done once vLLM has read it."""
+
+    adapter: str | None
+    version: int
+    name: str
+    number: int
+    folder: Path
+    users: int = 0
+    ready: asyncio.Future[None] | None = None
+
+    @property
+    def idle(self) -> bool:
+        return not self.users and (self.ready is None or self.ready.done())
+
+
+class Editions:
+    """All editions that may be in use. The names differ from those of any other run on the same server."""
+
+    def __init__(self, team: TeamModel) -> None:
+        self.team = team
+        in_memory = MEMORY.is_dir() and os.access(MEMORY, os.W_OK)
+        self.scratch = tempfile.TemporaryDirectory(prefix="marft-", dir=MEMORY if in_memory else None)
+        self.stem = f"marft-{secrets.token_hex(4)}"
+        self.known: dict[tuple[str | None, int], Edition] = {}
+        self.count = 0
+
+    def current(self, adapter: str | None, version: int) -> Edition | None:
+        """The edition that answers for `adapter` now, written when it is first asked for.
+
+        The base alone is an adapter of zeros: in a batch that mixes both kinds, vLLM on a CPU computes requests without
+        an adapter with the one in the last slot. A team without adapters needs no edition at all.
+        """
+        if not self.team.agents:
+            return None
+        key = adapter, CONSTANT if adapter is None else version
+        if key not in self.known:
+            self.count += 1
+            name = f"{self.stem}-{adapter or BASE}" + ("" if adapter is None else f"@{version}")
+            folder = Path(self.scratch.name) / name
+            self._write(adapter, folder)
+            self.known[key] = Edition(adapter=adapter, version=key[1], name=name, number=self.count, folder=folder)
+        return self.known[key]
+
+    def outdated(self, version: int) -> list[Edition]:
+        """Those of other versions that nobody uses; they are known no longer."""
+        old = [key for key, one in self.known.items() if one.version not in (version, CONSTANT) and one.idle]
+        return [self.known.pop(key) for key in old]
+
+    def _write(self, adapter: str | None, folder: Path) -> None:
+        save_adapter(self.team, adapter or self.team.agents[0], folder)
+        if adapter is None:
+            from safetensors.torch import save_file
+
+            blank = {
+                key: side.new_zeros(side.shape).cpu() for key, side in to_peft(self.team, self.team.agents[0]).items()
+            }
+            save_file(blank, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def erase(edition: Edition) -> None:
+    shutil.rmtree(edition.folder, ignore_errors=True)

@@ -1,0 +1,108 @@
+"""What vLLM samples, as every engine of ours promises it: ids as drawn, their log-probs, the policy's version."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Protocol
+
+from marft.engines.stopping import cut
+from marft.engines.vllm.editions import Edition, Editions, erase
+from marft.models.loading import render
+from marft.models.team import TeamModel
+from marft.types import Completion, Message, PromptTooLong, Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """vLLM's answer: `stop` is the stop string that ended it, where one did."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    stop: str | None
+
+
+class Backend(Protocol):
+    """vLLM itself, wherever it runs."""
+
+    longest: int  # tokens of a sequence
+
+    async def load(self, edition: Edition) -> None: ...
+    async def drop(self, edition: Edition) -> None: ...
+    async def complete(self, request: Request, edition: Edition | None, limit: int) -> Said:
+        """At most `limit` tokens; without an edition those of the base."""
+
+
+class VllmEngine:
+    """`generate` from any number of coroutines, of one event loop after the other.
+
+    A new `version` is noticed by the first request of each adapter after it: what the adapter now is is written and
+    loaded under a new name, and editions of other versions go as soon as no request uses them.
+    """
+
+    def __init__(self, team: TeamModel, backend: Backend) -> None:
+        self.team, self.backend = team, backend
+        self.longest = min(team.longest, backend.longest)
+        self.version = 0
+        self.tokens = 0  # drawn so far, by requests that were answered
+        self.editions = Editions(team)
+        self._render = lru_cache(maxsize=4096)(partial(render, team.tokenizer))
+
+    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return self._render(tuple(messages))
+
+    async def generate(self, request: Request) -> Completion:
+        if len(request.prompt_ids) >= self.longest:
+            raise PromptTooLong(f"the prompt has {len(request.prompt_ids)} tokens, vLLM reads {self.longest}")
+        limit = min(request.sampling.max_tokens, self.longest - len(request.prompt_ids))
+        version, edition = self.version, self.editions.current(request.adapter, self.version)
+        if edition is None:
+            said = await self.backend.complete(request, None, limit)
+        else:
+            edition.users += 1
+            try:
+                await self._loaded(edition)
+                said = await self.backend.complete(request, edition, limit)
+            finally:
+                edition.users -= 1
+            await self._drop_outdated()
+        self.tokens += len(said.token_ids)
+        return self._completion(request, said, version)
+
+    async def _loaded(self, edition: Edition) -> None:
+        """The first who needs an edition has it loaded; the others wait with it."""
+        if edition.ready is None or (edition.ready.done() and failed(edition.ready)):
+            edition.ready = asyncio.ensure_future(self._load(edition))
+        await asyncio.shield(edition.ready)  # whoever gives up takes it from nobody
+
+    async def _load(self, edition: Edition) -> None:
+        await self._drop_outdated()  # first, for its slot
+        await self.backend.load(edition)
+
+    async def _drop_outdated(self) -> None:
+        for old in self.editions.outdated(self.version):
+            if old.ready is not None and not failed(old.ready):
+                await self.backend.drop(old)
+            erase(old)
+
+    def _completion(self, request: Request, said: Said, version: int) -> Completion:
+        ended = said.token_ids[-1] in self.team.end_ids
+        spoken = said.token_ids[:-1] if ended else said.token_ids
+        text = self.team.tokenizer.decode(spoken, skip_special_tokens=True)
+        text, stop = cut(text, request.sampling.stop)
+        stop = stop or said.stop  # it reads token by token, and may see one where the whole text has none
+        greedy = request.sampling.temperature == 0  # then there was nothing to draw
+        return Completion(
+            text=text,
+            token_ids=said.token_ids,
+            logprobs=tuple(0.0 if greedy else min(0.0, logprob) for logprob in said.logprobs),
+            finish="stop" if ended or stop is not None else "length",
+            version=version,
+            stop=stop,
+        )
+
+
+def failed(ready: asyncio.Future[None]) -> bool:
+    return ready.cancelled() or ready.exception() is not None

@@ -1,0 +1,116 @@
+"""A backend in vLLM's place, and a server that speaks its protocol, both without a model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from marft.engines.vllm.editions import Edition
+from marft.engines.vllm.engine import Said
+from marft.types import Request, SpeechError
+
+
+class Backend:
+    """Says token 19 as often as it may, at −1.5 each, once `gate` is open; `log` is what it was told."""
+
+    longest = 100
+
+    def __init__(self) -> None:
+        self.log: list[tuple[str, str]] = []
+        self.requests: list[tuple[Request, Edition | None, int]] = []
+        self.gate: asyncio.Event | None = None
+        self.broken = False
+        self.answer: Said | None = None
+
+    async def load(self, edition: Edition) -> None:
+        self.log.append(("load", short(edition)))
+        await asyncio.sleep(0.001)
+        if self.broken:
+            raise SpeechError("no")
+
+    async def drop(self, edition: Edition) -> None:
+        self.log.append(("drop", short(edition)))
+
+    async def complete(self, request: Request, edition: Edition | None, limit: int) -> Said:
+        self.requests.append((request, edition, limit))
+        if self.gate is not None:
+            await self.gate.wait()
+        return self.answer or Said(token_ids=(19,) * limit, logprobs=(-1.5,) * limit, stop=None)
+
+
+def short(edition: Edition) -> str:
+    """The name without what makes it this run's own."""
+    return edition.name.split("-", 2)[2]
+
+
+@dataclass(kw_only=True)
+class Fake:
+    """`seen`: paths and bodies in order; `refuses`: the status for a path, where it is not 200."""
+
+    url: str = ""
+    seen: list[tuple[str, Any]] = field(default_factory=list)
+    refuses: dict[str, int] = field(default_factory=dict)
+    choice: dict[str, Any] = field(
+        default_factory=lambda: {
+            "token_ids": [19, 2],
+            "logprobs": {"token_logprobs": [-0.5, -0.25]},
+            "finish_reason": "stop",
+            "stop_reason": 2,
+        }
+    )
+    certain: float = 0.0  # what it says of the only choice
+
+    def bodies(self, path: str) -> list[Any]:
+        return [body for seen, body in self.seen if seen == path]
+
+
+CARDS = {
+    "data": [{"id": "m@1", "parent": "m", "max_model_len": None}, {"id": "m", "parent": None, "max_model_len": 64}]
+}
+
+
+@contextmanager
+def faking() -> Iterator[Fake]:
+    fake = Fake()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.answer(CARDS)
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            fake.seen.append((self.path, body))
+            choice = fake.choice
+            if body.get("top_k") == 1:
+                choice = {**choice, "token_ids": [5], "logprobs": {"token_logprobs": [fake.certain]}}
+            status = fake.refuses.get(self.path, 200)
+            self.answer({"choices": [choice]} if status == 200 else {"error": {"message": "no such\nthing"}}, status)
+
+        def answer(self, data: object, status: int = 200) -> None:
+            raw = json.dumps(data).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(raw)))
+            self.end_headers()
+            self.wfile.write(raw)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        fake.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield fake
+        finally:
+            server.shutdown()
+            thread.join()
