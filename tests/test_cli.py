@@ -27,7 +27,7 @@ from marft.version import __version__
 
 Fails = Callable[..., str]
 SURFACE = {
-    "train": {"words", "--run", "--resume", "--at", "--dry-run"},
+    "train": {"words", "--run", "--resume", "--at", "--dry-run", "--plan"},
     "compare": {"words", "--run", "--seeds", "--single", "--frozen", "--json"},
     "eval": {"words", "--run", "--ablate", "--json"},
     "play": {"words", "--task", "--prompt", "--show-prompts"},

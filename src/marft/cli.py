@@ -8,11 +8,14 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from marft.threads import rest_soon
 from marft.types import MarftError
 from marft.version import __version__
+
+if TYPE_CHECKING:
+    from marft.config import Config
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,6 +80,9 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--at", type=int, metavar="N", help="with --resume: go back to the checkpoint of iteration N")
     train.add_argument(
         "--dry-run", action="store_true", help="train nothing: resolve everything, and print the prompts of one episode"
+    )
+    train.add_argument(
+        "--plan", action="store_true", help="train nothing: predict memory and time from a short probe on the device"
     )
     train.set_defaults(command=train_command)
 
@@ -148,14 +154,8 @@ def train_command(arguments: argparse.Namespace) -> int:
     source, overrides = split_words(arguments.words)
     if arguments.at is not None and not arguments.resume:
         raise MarftError("--at goes with --resume: it names the checkpoint to go back to")
-    if arguments.dry_run:
-        if arguments.resume or arguments.run is not None:
-            raise MarftError("--dry-run writes nothing and begins at the beginning; drop --run and --resume")
-        config = load_config(source, overrides)
-        from marft.training.dry_run import dry_run
-
-        dry_run(config)
-        return 0
+    if arguments.dry_run or arguments.plan:
+        return without_training(arguments, load_config(source, overrides))
     if not arguments.resume:
         config = load_config(source, overrides)  # before the heavy imports: a typo is answered at once
         from marft.training.start import next_path, start_run
@@ -169,6 +169,23 @@ def train_command(arguments: argparse.Namespace) -> int:
     from marft.training.start import resume_run
 
     resume_run(arguments.run, overrides, arguments.at)
+    return 0
+
+
+def without_training(arguments: argparse.Namespace, config: Config) -> int:
+    if arguments.dry_run and arguments.plan:
+        raise MarftError("--dry-run loads no model and --plan measures it; ask for one of the two")
+    option = "--dry-run" if arguments.dry_run else "--plan"
+    if arguments.resume or arguments.run is not None:
+        raise MarftError(f"{option} writes nothing and begins at the beginning; drop --run and --resume")
+    if arguments.dry_run:
+        from marft.training.dry_run import dry_run
+
+        dry_run(config)
+    else:
+        from marft.training.plan import plan
+
+        plan(config)
     return 0
 
 
