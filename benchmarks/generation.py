@@ -1,197 +1,189 @@
-"""Tokens per second of our local engine against transformers' `generate` with PEFT adapters, on the same prompts.
-
-Both continue the duo team's prompts on the arithmetic environment, half the planner's and half the solver's, each with
-its own adapter in one mixed batch, and both hand back text. Only real tokens count: up to and including the end of a
-turn. They take turns in one process, so that a busy machine slows both; the ratio is that of the medians.
+"""Tokens per second of the local engine, end to end, against transformers' `generate` with PEFT adapters and against vLLM.
 
     python benchmarks/generation.py
-    python benchmarks/generation.py --model smollm2-135m --device cuda
+    python benchmarks/generation.py --model random:135m --prompts 1024 --max-tokens 128 --slots 1024 --against generate vllm
+
+All answer the same random prompts of ragged lengths with 0, 1, 2 and 4 adapters mixed in one batch (`--adapters`); prefill
+and refill are part of it. Only real tokens count: up to and including the end of a turn. Contenders take turns in one
+process after a round of warming up, and the figures are medians. Prints JSON; `--out FILE` also writes it.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from marft.threads import rest_soon
 
 rest_soon()  # as the command line does, and before torch is loaded
 
 import torch
-from peft import PeftModel
-from torch import Tensor
+from contenders import Contender, Generate, Vllm, make_requests, vllm_is_here
+from measure import Meter, copied, finish, forget, get_model, machine, make_team, save_adapters, settings
 
-from marft.config import load_config
 from marft.engines.local import LocalEngine
-from marft.envs import make_env
-from marft.game.observation import observe
 from marft.game.play import seed_of
-from marft.models.loading import Loaded, load
-from marft.models.lora import AdapterSpec
-from marft.models.peft_format import save_adapter
+from marft.models.loading import Loaded
 from marft.models.team import TeamModel
-from marft.types import Completion, Request, Sampling, Turn
+from marft.types import Completion, Request
 
-AGENTS = ("planner", "solver")
+WARM_TOKENS = 8  # of the others' warm-up; ours warms up with a whole round
+REFRESHES = 20
 
 
 def main() -> None:
     options = arguments()
     if options.threads:
         torch.set_num_threads(options.threads)
-    ours, theirs = (load(options.model, options.device, options.dtype) for _ in range(2))
-    team = make_team(ours, options.rank)
-    engine = LocalEngine(team, options.prompts)
-    requests = make_requests(engine, options)
-    with tempfile.TemporaryDirectory() as folder:
-        peft = to_peft(team, theirs, Path(folder))
-    generate = Transformers(peft, theirs, requests, options)
-    runs: dict[str, Callable[[int], int]] = {
-        "marft": lambda repeat: answer(engine, requests, repeat),
-        "transformers": generate,
-    }
-    rates: dict[str, list[float]] = {name: [] for name in runs}
-    for repeat in range(-1, options.repeats):
-        for name, run in runs.items():
-            start = now(team.device)
-            tokens = run(repeat)
-            if repeat >= 0:  # the first round is for warming up
-                rates[name].append(tokens / (now(team.device) - start))
-    medians = {name: statistics.median(seen) for name, seen in rates.items()}
+    base = get_model(options.model, options.device, options.dtype)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        vllm, vllm_start = start_vllm(base, folder, options)
+        rows = {str(n): measure(n, base, folder, vllm, options) for n in options.adapters}
+    rate = {n: row["marft"]["tokens_per_second"] for n, row in rows.items()}
     result = {
-        **vars(options),
-        "device": str(team.device),
-        "threads": torch.get_num_threads(),
-        "tokens_per_second": {name: [round(rate) for rate in seen] for name, seen in rates.items()},
-        "median": {name: round(rate) for name, rate in medians.items()},
-        "ratio": round(medians["marft"] / medians["transformers"], 2),
+        "benchmark": "generation",
+        "settings": settings(options),
+        "machine": machine(base.model.device),
+        "vllm_start_up_seconds": vllm_start,
+        "adapters": rows,
+        "four_over_none": round(rate["4"] / rate["0"], 3) if rate.keys() >= {"0", "4"} else None,
     }
-    print(json.dumps(result, indent=2))
+    finish(result, options.out)
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="nano")
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--model", default="nano", help="a name or folder, or random:SIZE (tiny, 135m, 0.5b, 1.5b)")
+    parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--threads", type=int, default=0, help="0: as torch chooses")
-    parser.add_argument("--prompts", type=int, default=256)
-    parser.add_argument("--max-tokens", type=int, default=48)
-    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--adapters", type=int, nargs="+", default=[0, 1, 2, 4])
     parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--prompts", type=int, default=256)
+    parser.add_argument("--prompt-tokens", type=int, default=128, help="of the longest; the shortest has half")
+    parser.add_argument("--group", type=int, default=1, help="so many requests in a row share adapter and prompt")
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--slots", type=int, default=256, help="rows at once, the same for all contenders")
+    parser.add_argument("--against", nargs="*", choices=["generate", "vllm", "none"], default=["generate"])
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--their-repeats", type=int, help="of the slower contenders (default: as --repeats)")
+    parser.add_argument("--vllm-memory", type=float, default=0.3, help="share of the GPU's memory that vLLM takes")
+    parser.add_argument("--out", type=Path, help="a file for the JSON")
     return parser.parse_args()
 
 
-def now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
-
-
-def make_team(loaded: Loaded, rank: int) -> TeamModel:
-    """Adapters that change the output a little, so that neither side could leave them out unnoticed."""
-    specs = [AdapterSpec(name=name, rank=rank, alpha=2 * rank) for name in AGENTS]
-    team = TeamModel(loaded, agents=specs, critics=[], targets="all-linear", seed=0)
-    torch.manual_seed(0)
-    for name in AGENTS:
-        for key, parameter in team.parameters(name).items():
-            if key.endswith(".b"):
-                torch.nn.init.normal_(parameter, std=1e-3)
-    return team
-
-
-def make_requests(engine: LocalEngine, options: argparse.Namespace) -> list[Request]:
-    """Planners' prompts, and the solvers' prompts that follow from what the planners said."""
-    config = load_config("duo")
-    tasks = make_env(config.env.name, config.env.settings).tasks("train")[: options.prompts // 2]
-    sampling = Sampling(temperature=options.temperature, max_tokens=options.max_tokens)
-
-    def request(name: str, turns: Sequence[Turn], number: int) -> Request:
-        seen = observe(prompt=config.team.agents[name].prompt, task=tasks[number], shown="", turns=turns)
-        return Request(adapter=name, prompt_ids=engine.encode(seen), sampling=sampling, seed=seed_of(name, number))
-
-    planning = [request("planner", (), i) for i in range(len(tasks))]
-    solving = []
-    for i, plan in enumerate(asyncio.run(gather(engine, planning))):
-        turn = Turn(
-            agent="planner",
-            index=0,
-            nth=0,
-            shown="",
-            observation=(),
-            prompt_ids=planning[i].prompt_ids,
-            completion=plan,
+def start_vllm(base: Loaded, folder: Path, options: argparse.Namespace) -> tuple[Vllm | None, float | None]:
+    if "vllm" not in options.against or not vllm_is_here():
+        return None, None
+    base.model.save_pretrained(folder / "model")
+    vllm, seconds = Meter(base.model.device).run(
+        lambda: Vllm(
+            folder / "model",
+            adapters=max(options.adapters),
+            rank=options.rank,
+            rows=options.slots,
+            longest=options.prompt_tokens + options.max_tokens,
+            dtype=str(base.model.dtype).removeprefix("torch."),
+            memory=options.vllm_memory,
         )
-        solving.append(request("solver", [turn], i))
-    return [*planning, *solving]
+    )
+    return vllm, round(seconds, 2)
 
 
-async def gather(engine: LocalEngine, requests: Sequence[Request]) -> list[Completion]:
-    return await asyncio.gather(*map(engine.generate, requests))
-
-
-def answer(engine: LocalEngine, requests: Sequence[Request], repeat: int) -> int:
-    fresh = [
-        Request(adapter=r.adapter, prompt_ids=r.prompt_ids, sampling=r.sampling, seed=seed_of(r.seed, repeat))
-        for r in requests
-    ]
-    return sum(len(completion.token_ids) for completion in asyncio.run(gather(engine, fresh)))
-
-
-def to_peft(team: TeamModel, loaded: Loaded, folder: Path) -> PeftModel:
-    for name in AGENTS:
-        save_adapter(team, name, folder / name)
-    model = PeftModel.from_pretrained(loaded.model, folder / AGENTS[0], adapter_name=AGENTS[0])
-    for name in AGENTS[1:]:
-        model.load_adapter(folder / name, adapter_name=name)
-    return model.eval()
-
-
-class Transformers:
-    """`generate` of transformers on one left-padded batch, each row with its own PEFT adapter."""
-
-    def __init__(
-        self, model: PeftModel, loaded: Loaded, requests: Sequence[Request], options: argparse.Namespace
-    ) -> None:
-        self.model, self.tokenizer, self.ends = model, loaded.tokenizer, sorted(loaded.end_ids)
-        self.adapters = [request.adapter for request in requests]
-        self.longest = max(len(request.prompt_ids) for request in requests)
-        self.pad = next(i for i in range(len(loaded.tokenizer)) if i not in loaded.end_ids)
-        pads = [self.longest - len(request.prompt_ids) for request in requests]
-        ids = [[self.pad] * pad + list(r.prompt_ids) for pad, r in zip(pads, requests, strict=True)]
-        self.ids = torch.tensor(ids, device=model.device)
-        self.mask = torch.tensor([[0] * pad + [1] * (self.longest - pad) for pad in pads], device=model.device)
-        self.settings = {
-            "do_sample": options.temperature > 0,
-            "max_new_tokens": options.max_tokens,
-            "eos_token_id": self.ends,
-            "pad_token_id": self.pad,
-            **({"temperature": options.temperature, "top_k": 0, "top_p": 1.0} if options.temperature > 0 else {}),
+def measure(
+    adapters: int, base: Loaded, folder: Path, vllm: Vllm | None, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Everybody with so many adapters."""
+    forget()
+    requests = make_requests(adapters, base, options)
+    meters = {name: Meter(base.model.device) for name in ("marft", "generate", "vllm")}
+    team, team_seconds = meters["marft"].run(lambda: make_team(base, adapters, options.rank))
+    engine, engine_seconds = meters["marft"].run(lambda: LocalEngine(team, options.slots))
+    ours = Marft(engine, requests)
+    _, step_seconds = meters["marft"].run(lambda: ours.alone(2))
+    folders = save_adapters(team, folder / str(adapters))
+    contenders: dict[str, Contender] = {"marft": ours}
+    if "generate" in options.against:
+        contenders["generate"], _ = meters["generate"].run(
+            lambda: Generate(copied(base), folders, requests, options.slots)
+        )
+    if vllm is not None:
+        vllm.take(folders, requests, sorted(base.end_ids))
+        contenders["vllm"] = vllm
+    rates = take_turns(contenders, meters, options)
+    medians = {name: statistics.median(seen) for name, seen in rates.items()}
+    found: dict[str, Any] = {
+        name: {
+            "tokens_per_second": round(median),
+            "runs": [round(rate) for rate in rates[name]],
+            "peak_gib": meters[name].peak_gib if name != "vllm" else None,  # a share that it takes whatever it needs
         }
+        for name, median in medians.items()
+    }
+    found["marft"] |= {
+        "start_up_seconds": round(engine_seconds + step_seconds, 3),
+        "team_seconds": round(team_seconds, 3),
+        "first_round_seconds": round(meters["marft"].first, 3),
+        "refresh": refresh(team, ours, options) if adapters else None,
+    }
+    found["ratio"] = {name: round(medians["marft"] / rate, 2) for name, rate in medians.items() if name != "marft"}
+    return found
 
-    def __call__(self, repeat: int) -> int:
-        torch.manual_seed(seed_of("transformers", repeat))
-        with torch.no_grad():
-            out = self.model.generate(
-                input_ids=self.ids, attention_mask=self.mask, adapter_names=self.adapters, **self.settings
-            )
-        said = out[:, self.longest :]
-        self.tokenizer.batch_decode(said, skip_special_tokens=True)
-        return real_tokens(said, torch.tensor(self.ends, device=said.device))
+
+def take_turns(
+    contenders: dict[str, Contender], meters: dict[str, Meter], options: argparse.Namespace
+) -> dict[str, list[float]]:
+    rates: dict[str, list[float]] = {name: [] for name in contenders}
+    for repeat in range(-1, options.repeats):
+        for name, answer in contenders.items():
+            others = options.repeats if options.their_repeats is None else options.their_repeats
+            if name != "marft" and repeat >= others:
+                continue
+            most = WARM_TOKENS if repeat < 0 and name != "marft" else None
+            tokens, seconds = meters[name].run(lambda answer=answer, most=most, repeat=repeat: answer(repeat, most))
+            if repeat >= 0:
+                rates[name].append(tokens / seconds)
+            else:  # for warming up: graphs are captured, caches grow
+                meters[name].first = seconds
+    return rates
 
 
-def real_tokens(said: Tensor, ends: Tensor) -> int:
-    """Tokens [B, T] up to and including the first that ends a turn; padding comes after it."""
-    ended = torch.isin(said, ends)
-    before = ended.cumsum(1) - ended.long()  # ends seen earlier
-    return int((before == 0).sum())
+class Marft:
+    def __init__(self, engine: LocalEngine, requests: Sequence[Request]) -> None:
+        self.engine, self.requests = engine, requests
+
+    def __call__(self, repeat: int, max_tokens: int | None = None) -> int:
+        fresh = [replace(r, seed=seed_of(r.seed, repeat)) for r in self.requests]
+        return sum(len(completion.token_ids) for completion in asyncio.run(self.gather(fresh)))
+
+    def alone(self, max_tokens: int) -> int:
+        """One request by itself."""
+        short = replace(self.requests[0], sampling=replace(self.requests[0].sampling, max_tokens=max_tokens))
+        return sum(len(completion.token_ids) for completion in asyncio.run(self.gather([short])))
+
+    async def gather(self, requests: Sequence[Request]) -> list[Completion]:
+        return await asyncio.gather(*map(self.engine.generate, requests))
+
+
+def refresh(team: TeamModel, ours: Marft, options: argparse.Namespace) -> dict[str, float]:
+    """What two tokens cost more, in milliseconds, when all adapters have just changed."""
+    meter, seen = Meter(team.device), {"unchanged": list[float](), "changed": list[float]()}
+    for _ in range(REFRESHES):
+        for case, taken in seen.items():
+            if case == "changed":
+                with torch.no_grad():
+                    for name in team.agents:
+                        torch._foreach_mul_(list(team.parameters(name).values()), 1.0)
+            taken.append(1000 * meter.run(lambda: ours.alone(2))[1])
+    medians = {case: round(statistics.median(taken), 3) for case, taken in seen.items()}
+    return {**medians, "milliseconds": round(medians["changed"] - medians["unchanged"], 3)}
 
 
 if __name__ == "__main__":

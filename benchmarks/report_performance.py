@@ -1,0 +1,159 @@
+"""Writes the tables of docs/performance.md from what the benchmarks left in docs/results.
+
+python benchmarks/report_performance.py [--results docs/results] [--page docs/performance.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Result = Mapping[str, Any]
+NOTHING = "No run has been recorded yet."
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=Path("docs/results"))
+    parser.add_argument("--page", type=Path, default=Path("docs/performance.md"))
+    options = parser.parse_args()
+    options.page.write_text(fill(options.page.read_text(), options.results))
+
+
+def fill(page: str, results: Path) -> str:
+    """The page with every table between its marks made anew."""
+    for name, make in TABLES.items():
+        found = [json.loads(path.read_text()) for path in sorted(results.glob(f"{name}*.json"))]
+        table = make(found) if found else NOTHING
+        page = re.sub(
+            rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", lambda m, t=table: f"{m[1]}{t}\n{m[2]}", page, flags=re.S
+        )
+    return page
+
+
+def rows(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
+    shown = [["–" if cell is None else str(cell) for cell in line] for line in lines]
+    assert all(len(line) == len(head) for line in shown)
+    return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *shown])
+
+
+def thousands(number: float | None) -> str | None:
+    return None if number is None else f"{number:,.0f}"
+
+
+def where(result: Result) -> str:
+    machine = result["machine"]
+    threads = "" if "CPU" not in machine["device"] else f", threads: {machine['threads']}"
+    return f"{machine['device']}{threads}, torch {machine['packages']['torch']}"
+
+
+def generation(results: Sequence[Result]) -> str:
+    head = ("model", "prompts × tokens, slots", "adapters", "marft tokens/s", "`generate`", "vLLM", "start-up s", "new weights ms", "peak GiB")  # fmt: skip
+    lines = []
+    for result in results:
+        given = result["settings"]
+        shape = f"{given['prompts']:,} × {given['max_tokens']}, {given['slots']:,}"
+        for adapters, row in sorted(result["adapters"].items(), key=lambda item: int(item[0])):
+            ours = row["marft"]
+            others = [against(row, name) for name in ("generate", "vllm")]
+            refresh = ours["refresh"] and ours["refresh"]["milliseconds"]
+            rate = f"**{thousands(ours['tokens_per_second'])}**"
+            lines.append(
+                [given["model"], shape, adapters, rate, *others, ours["start_up_seconds"], refresh, ours["peak_gib"]]
+            )
+    notes = [
+        f"`{result['settings']['model']}`: {where(result)}"
+        + (f"; four adapters over none: {result['four_over_none']}" if result["four_over_none"] else "")
+        + (f"; vLLM's start-up: {result['vllm_start_up_seconds']} s" if result["vllm_start_up_seconds"] else "")
+        for result in results
+    ]
+    return "\n\n".join([rows(head, lines), *notes])
+
+
+def against(row: Result, name: str) -> str | None:
+    return f"{thousands(row[name]['tokens_per_second'])} ({row['ratio'][name]}×)" if name in row else None
+
+
+def training(results: Sequence[Result]) -> str:
+    head = ("model", "who", "tokens/s", "seconds an update", "peak GiB", "utilisation")
+    lines = []
+    for result in results:
+        for who, row in result["figures"].items():
+            used = None if row["utilisation"] is None else f"{100 * row['utilisation']:.1f} %"
+            rate = thousands(row["tokens_per_second"])
+            lines.append([result["settings"]["model"], who, rate, row["seconds"], row["peak_gib"], used])
+    notes = []
+    for result in results:
+        samples, mismatch = result["samples"], result["mismatch"]
+        ratios = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in result["ratios"].items())
+        notes.append(
+            f"`{result['settings']['model']}`: {where(result)}; {samples['sequences']} sequences of {samples['shortest']} to "
+            f"{samples['longest']} tokens, {thousands(samples['tokens'])} together; {ratios}; sampled against recomputed "
+            f"log-probs: mean k3 KL {mismatch['mean_k3']:.2g} over {thousands(mismatch['tokens'])} tokens"
+        )
+    return "\n\n".join([rows(head, lines), *notes])
+
+
+def iteration(results: Sequence[Result]) -> str:
+    names = list(results[0]["phases"])
+    lines = [
+        [
+            " ".join([f"`{result['settings']['recipe']}`", *result["settings"]["overrides"]]),
+            where(result),
+            result["episodes"],
+            result["seconds"],
+            *(result["phases"].get(name) for name in names),
+        ]
+        for result in results
+    ]
+    return rows(["recipe", "machine", "episodes", "seconds", *names], lines)
+
+
+def episodes(results: Sequence[Result]) -> str:
+    head = (
+        "model size",
+        "a step's prompts × group",
+        "tokens of prompt + completion",
+        "against",
+        "agents",
+        "marft episodes/s",
+        "theirs",
+        "ratio",
+        "ratio of processor time",
+    )
+    lines = []
+    for result in results:
+        given = result["settings"]
+        shape = f"{given['prompts']} × {given['group']}"
+        for peer, pair in result["against"].items():
+            sizes = f"{pair['prompt_tokens']:.0f} + {given['tokens']}"
+            name = f"{peer} {pair[peer]['packages'][peer]}"
+            rates = [pair[who]["episodes_per_second"] for who in ("marft", peer)]
+            lines.append(
+                [
+                    given["size"],
+                    shape,
+                    sizes,
+                    name,
+                    pair["agents"],
+                    *rates,
+                    f"**{pair['ratio']}×**",
+                    f"{pair['cpu_ratio']}×",
+                ]
+            )
+    return rows(head, lines)
+
+
+TABLES: Mapping[str, Callable[[Sequence[Result]], str]] = {
+    "generation": generation,
+    "training": training,
+    "iteration": iteration,
+    "episodes": episodes,
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""The page of real results says what the runs' files say: exact figures, paired gains, and the words that train a team."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from marft.config import load_config
+from marft.runs.directory import RunDirectory
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+def measured(folder: Path, name: str, right: Sequence[bool]) -> None:
+    where = folder / name
+    where.mkdir(parents=True)
+    rows = [{"task": f"t{i}", "correct": each} for i, each in enumerate(right)]
+    (where / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    accuracy = sum(right) / len(right)
+    figures = {"tasks": len(right), "accuracy": accuracy, "accuracy_ci95": [accuracy - 0.1, accuracy + 0.1]}
+    figures |= {"tokens_by_agent": {"actor": 5.0}, "tokens_per_task": 123.4, "seconds": 2.0, "failed": 0}
+    (where / "results.json").write_text(json.dumps(figures))
+
+
+def trained(folder: Path, name: str, accuracies: Sequence[float], lr: float) -> None:
+    run = RunDirectory.create(
+        folder / name, load_config("duo", ["train={tasks: 32, samples: 4, minibatches: 2}", f"optimizer.lr={lr}"]), {}
+    )
+    for i, accuracy in enumerate(accuracies, start=1):
+        seconds = {"rollout": 3.0, "credit": 1.0, "update": 4.0, "eval": 9.0}
+        tokens = {"rollout": 1_000_000, "update": 2_500_000}
+        run.append_metrics({"iteration": i, "accuracy": accuracy, "seconds": seconds, "tokens": tokens})
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    folder = tmp_path / "out" / "gsm8k-small"
+    measured(folder, "untuned-duo-0-sampled", [True, False, False, False])
+    measured(folder, "untuned-duo-long-0-sampled", [True, True, False, False])
+    measured(folder, "single-token-2-sampled", [False, True, True, True])
+    measured(folder, "duo-token-2-sampled", [False, False, False, False])  # an earlier measurement
+    measured(folder, "duo-token-4-sampled", [True, True, True, True])
+    measured(folder, "duo-token-4-greedy", [True, True, True, False])
+    trained(folder, "single-token", [0.1, 0.2], lr=0.0001)
+    trained(folder, "duo-token", [0.1, 0.2, 0.3, 0.4, 0.5], lr=0.0002)  # stopped after its last checkpoint
+    (folder / "sittings.jsonl").write_text(json.dumps({"machine": "a GPU", "jobs": 4}) + "\n")
+    return folder.parent
+
+
+def test_the_figures_are_those_of_the_newest_measurement(out: Path, tmp_path: Path) -> None:
+    from report_real import write_report
+
+    write_report(out, tmp_path / "docs")
+    study = json.loads((tmp_path / "docs/results/real-gsm8k-small.json").read_text())
+    duo = study["entries"]["duo-token"]
+    assert duo["iterations"] == 4
+    assert duo["measured"]["sampled"]["accuracy"] == 1.0
+    assert duo["measured"]["greedy"]["accuracy"] == 0.75
+    assert duo["curve"] == [0.1, 0.2, 0.3, 0.4]  # not what came after the checkpoint that was measured
+    assert duo["seconds"] == {"rollout": 12.0, "credit": 4.0, "update": 16.0}
+    assert duo["tokens"] == {"rollout": 4_000_000, "update": 10_000_000}
+    assert "greedy" not in study["entries"]["untuned-duo"]["measured"]
+    assert (tmp_path / "docs/results/real-gsm8k-small.png").stat().st_size > 1000
+
+
+def test_gains_are_paired_and_over_the_better_untuned_team(out: Path, tmp_path: Path) -> None:
+    from report_real import write_report
+
+    write_report(out, tmp_path / "docs")
+    entries = json.loads((tmp_path / "docs/results/real-gsm8k-small.json").read_text())["entries"]
+    gain, single = entries["duo-token"]["gain"], entries["duo-token"]["over_single"]
+    assert (gain["value"], gain["over"], gain["tasks"]) == (0.5, "untuned-duo-long", 4)  # 0, 0, 1, 1
+    half = 3.182 * (1 / 3) ** 0.5 / 2  # t(3) · s / √4
+    assert gain["ci95"] == pytest.approx([0.5 - half, 1.0])  # no gain is more than that
+    assert single["value"] == 0.25
+    assert "gain" not in entries["single-token"]  # its untuned team was not measured
+    assert "gain" not in entries["untuned-duo"]
+    page = (tmp_path / "docs/results.md").read_text()
+    assert "dequantised 4-bit weights" in page
+    row = next(line for line in page.splitlines() if line.startswith("| `duo-token`"))
+    assert row.split(" | ")[1:3] == ["4", "100.0 % [90.0 %, 110.0 %]"]
+    assert row.split(" | ")[5:] == ["+25.0 [-54.5, +100.0]", "123", "4.00", "10.00", "12 + 20 |"]
+    assert "a GPU, shared by up to 4 runs" in page
+    assert "Training: 32 tasks × 4 episodes an iteration, 2 optimizer steps, learning rate 0.0001 or 0.0002" in page
+
+
+def test_every_team_resolves(tmp_path: Path) -> None:
+    import real
+
+    for name in ("gsm8k", "math"):
+        for split in ("train", "test"):
+            (tmp_path / f"{name}_{split}.jsonl").write_text("")
+        sitting = real.Sitting(
+            set=name, model=tmp_path, data=tmp_path, folder=tmp_path, tasks=1, until=None, overrides=["seed=3"]
+        )
+        configs = {
+            entry: load_config(words[0], words[1:]) for entry in real.ENTRIES for words in [sitting.words(entry)]
+        }
+        assert {entry: config.algorithm.name for entry, config in configs.items() if "untuned" not in entry} == {
+            "single-token": "marft-token", "duo-action": "marft-action", "duo-token": "marft-token", "duo-grpo": "grpo",
+        }  # fmt: skip
+        spoken = {e: sum(a.max_tokens for a in c.team.agents.values()) for e, c in configs.items()}
+        assert spoken["single-token"] == spoken["duo-token"] == spoken["untuned-duo"] < spoken["untuned-duo-long"]
+        for config in configs.values():
+            assert {agent.temperature for agent in config.team.agents.values()} == {0.7}
+            assert (config.seed, config.eval.tasks, config.eval.benchmarks) == (3, 0, {})
+            assert config.algorithm.clip_high == 0.28
+        prompts = {e: [a.prompt for a in c.team.agents.values()] for e, c in configs.items()}
+        assert prompts["untuned-duo"] == prompts["duo-token"] == prompts["duo-grpo"] == prompts["duo-action"]
+
+
+def test_nothing_to_report_is_one_line(tmp_path: Path) -> None:
+    from report_real import write_report
+
+    from marft.types import MarftError
+
+    with pytest.raises(MarftError, match="holds no results"):
+        write_report(tmp_path, tmp_path / "docs")
+    assert not (tmp_path / "docs").exists()
