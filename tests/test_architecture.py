@@ -54,6 +54,7 @@ ROOMS: Mapping[str, Room] = {
         libraries=frozenset({"torch", "transformers", "safetensors", "huggingface_hub", "jinja2"}),
         lazily=True,
     ),
+    "models.layout": Room(marft=frozenset({"models"}), libraries=frozenset({"torch", "numpy"})),
     "models.kernels": Room(libraries=frozenset({"torch", "triton"})),
     "engines": Room(marft=frozenset({"types", "config", "models"}), lazily=True),
     "engines.local": Room(marft=frozenset({"types", "config", "models"}), libraries=frozenset({"torch"})),

@@ -73,12 +73,12 @@ class Uncaptured(Captured):
     """Steps of the graphs' sizes, run where they would be captured."""
 
     def step(self, n: int, suspects: Tensor, *, truncated: bool) -> None:
-        self._step(min(graph_size(n), self.cache.room(self.cache.positions)), suspects, truncated)
+        self._step(self.size(n), suspects, truncated)
 
 
 @pytest.fixture(autouse=True)
 def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slotted, "flash", plain_attention)
+    monkeypatch.setattr(slotted, "flash_slots", plain_attention)
     monkeypatch.setattr(slotted, "attend_step", plain_step)
 
 
@@ -139,6 +139,82 @@ def test_no_more_rows_than_memory_holds(team: TeamModel) -> None:
     check(team, engine, mixed(10))
     assert isinstance(engine.stepper, Captured)
     assert engine.stepper.cache.keys.shape[1] == 3 * slotted.GROW
+
+
+def test_one_long_request_takes_seats_only_while_it_lasts(team: TeamModel) -> None:
+    assert team.decoder is not None
+    slot = slotted.SlotCache(team.decoder, 16, PLENTY).bytes(slotted.GROW)
+    engine = in_slots(team, 16, memory=8 * slot)
+    assert isinstance(engine.stepper, Captured)
+    cache = engine.stepper.cache
+    check(team, engine, mixed(20))
+    assert (cache.slots, cache.positions) == (8, slotted.GROW)
+    held: list[int] = []
+    step = engine.stepper.step
+
+    def watched(n: int, suspects: Tensor, *, truncated: bool) -> None:
+        held.append(cache.slots)
+        step(n, suspects, truncated=truncated)
+
+    engine.stepper.step = watched  # type: ignore[method-assign]
+    long = replace(request(0), sampling=replace(WILD, max_tokens=3 * slotted.GROW))
+    check(team, engine, [*mixed(20), long, *mixed(20)])
+    assert min(held) < 8
+    check(team, engine, mixed(20))
+    assert (cache.slots, cache.positions) == (8, slotted.GROW)
+
+
+def test_growing_beside_live_rows_stays_within_memory(team: TeamModel) -> None:
+    """The old slots are held until they are copied: there is room for fewer new ones, or for none yet."""
+    assert team.decoder is not None
+    cache = slotted.SlotCache(team.decoder, 16, 0)
+    cache.memory = 10 * cache.bytes(slotted.GROW)
+    assert [cache.room(positions, 0) for positions in (1, 256, 257, 600, 10_000)] == [10, 10, 5, 3, 1]
+    cache.reserve(200, 0)
+    assert (cache.slots, cache.positions) == (10, 256)
+    assert [cache.room(positions, 4) for positions in (100, 256, 257)] == [10, 10, 0]
+    cache.memory *= 2
+    cache.keys.fill_(1.0)
+    assert cache.room(512, 4) == 5
+    cache.reserve(512, 4)
+    assert cache.keys.shape[1] == 5 * 512
+    assert cache.by_slot(cache.keys)[:, :4, :256].eq(1).all()
+    assert cache.by_slot(cache.keys)[:, 4:].eq(0).all()
+
+
+def test_a_row_may_draw_every_token_that_there_is_room_for(team: TeamModel) -> None:
+    """65 tokens fill the columns of drawn tokens to the last but one; idle rows go on writing behind them."""
+    asked = [replace(one, sampling=replace(WILD, max_tokens=65)) for one in mixed(16)]
+    engine = in_slots(team, 8)
+    engine.stepper.burst = 5  # so that a burst goes on past the last token
+    found = check(team, engine, asked)
+    assert max(len(one.token_ids) for one in found) == 65
+
+
+def test_weights_that_change_under_live_rows_count_at_once(team: TeamModel) -> None:
+    """What is captured reads copies of the adapters: they are renewed before every burst."""
+    own = team_of(RANKS, std=0.01)
+    engine = in_slots(own, 4)
+    seen: list[bool] = []
+
+    async def settled() -> None:
+        if engine.live and not seen:
+            with torch.no_grad():
+                for parameter in own.parameters("planner").values():
+                    parameter.mul_(1.5)
+            seen.append(True)
+
+    engine.settled = settled
+    burst = engine.stepper.step
+
+    def step(n: int, suspects: Tensor, *, truncated: bool) -> None:
+        assert own.decoder is not None
+        assert not [pair for layer in own.decoder.layers for product in layer.products for pair in product.refresh()]
+        burst(n, suspects, truncated=truncated)
+
+    engine.stepper.step = step  # type: ignore[method-assign]
+    ask(engine, request(0, sampling=WILD), request(1, sampling=WILD))
+    assert seen
 
 
 def test_stop_strings_end_rows_in_the_middle_of_a_burst(team: TeamModel) -> None:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is 
 
 
 def team_in(dtype: str, device: str = "cuda") -> TeamModel:
-    return team_of(RANKS, loaded=load("nano", device, dtype), std=0.01)
+    return team_of(RANKS, loaded=load("nano", device, dtype), std=0.05)  # adapters that matter
 
 
 def questions(count: int = 60) -> list[Request]:
@@ -66,7 +66,20 @@ def test_captured_steps_draw_from_what_training_computes(slots: int) -> None:
     said = ask(engine, *asked)
     assert distance(team, asked, said) < 1e-3
     assert distance(team_in("float32", "cpu"), asked, said) < 1e-3
+    bare = [replace(one, adapter=None) for one in asked]
+    assert distance(team, bare, said) > 1e-2  # the bound would notice adapters that are left out
     assert {len(one.token_ids) for one in said} > {5}
+
+
+def test_graphs_are_captured_anew_where_what_they_know_has_moved() -> None:
+    """Longer rows, more tokens, a new stop string: the cache, the drawn tokens and the suspects' table lie elsewhere."""
+    team, asked = team_in("bfloat16"), questions()
+    engine = LocalEngine(team, 16)
+    ask(engine, *asked)
+    longer = [replace(one, sampling=replace(WILD, max_tokens=300)) for one in asked[:20]]
+    stopped = [replace(one, sampling=replace(one.sampling, stop=("-",))) for one in asked]
+    for questions_ in (longer, stopped, asked):
+        assert distance(team, questions_, ask(engine, *questions_)) < 1e-3
 
 
 def test_the_same_question_has_the_same_answer_in_any_company() -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from teams import fill_b, team_of
 from vllm_fake import Backend, short
 
 from marft.config.schema import EngineConfig
+from marft.engines.vllm.editions import Edition, make_folder, process_space
 from marft.engines.vllm.engine import Said, VllmEngine
 from marft.engines.vllm.opening import require
 from marft.engines.vllm.process import RANKS, room_for
@@ -69,8 +74,54 @@ def test_a_name_and_a_number_never_come_back() -> None:
         editions = [edition for _, edition, _ in backend_of(speaking).requests if edition is not None]
         assert [edition.number for edition in editions] == [1, 2, 3]
         seen += [edition.name for edition in editions]
-    assert [name.rpartition("-")[2] for name in seen] == ["solver@0", "solver@1", "solver@0"] * 2
-    assert len({name.rpartition("-")[0] for name in seen}) == 2  # each engine has a stem of its own
+    assert [name.split("-", 2)[2] for name in seen] == ["1-solver@0", "2-solver@1", "3-solver@0"] * 2
+    assert len(set(seen)) == 6
+
+
+@pytest.mark.parametrize(
+    ("asked", "dropped"),
+    [("solver", ["solver@0", "planner@0", "solver@1"]), (None, ["solver@0", "planner@0"])],
+    ids=["before a load", "after an answer"],
+)
+def test_an_edition_that_cannot_be_dropped_costs_no_answer(
+    asked: str | None, dropped: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    speaking = engine()
+    backend = backend_of(speaking)
+    ask(speaking, request(), request("planner"), request(None))
+    folders = [edition.folder for edition in speaking.editions.known.values()]
+    backend.clinging = True
+    for version in (1, 2):
+        speaking.version = version
+        assert [said.version for said in ask(speaking, request(asked))] == [version]
+    assert [name for what, name in backend.log if what == "drop"] == dropped  # each is tried, and tried once
+    assert [folder.exists() for folder in folders] == [False, False, True]  # the base's stays
+    assert capsys.readouterr().err == "marft: an old adapter could not be dropped: not now\n"
+
+
+def test_who_is_interrupted_while_dropping_leaves_the_others_to_drop() -> None:
+    speaking = engine()
+    backend = backend_of(speaking)
+    ask(speaking, request(), request("planner"))
+    folders = [edition.folder for edition in speaking.editions.known.values()]
+    drop = backend.drop
+
+    async def never(edition: Edition) -> None:
+        await asyncio.Event().wait()
+
+    async def play() -> None:
+        speaking.version, backend.drop = 1, never  # type: ignore[method-assign]
+        dropping = asyncio.create_task(speaking._drop_outdated())
+        await asyncio.sleep(0)
+        dropping.cancel()
+        await asyncio.gather(dropping, return_exceptions=True)
+        assert [folder.exists() for folder in folders] == [False, True]
+        backend.drop = drop  # type: ignore[method-assign]
+        await speaking.generate(request())
+        assert [folder.exists() for folder in folders] == [False, False]
+        assert ("drop", "planner@0") in backend.log
+
+    asyncio.run(play())
 
 
 def test_what_is_loaded_is_the_adapter_as_it_then_is() -> None:
@@ -242,10 +293,27 @@ def test_a_rank_that_no_room_has_is_refused() -> None:
         room_for(RANKS[-1] + 1)
 
 
+# --- folders ----------------------------------------------------------------------------------------------------------
 def test_folders_go_with_the_engine() -> None:
     speaking = engine()
     ask(speaking, request())
-    root = Path(speaking.editions.scratch.name)
-    assert any(root.iterdir())
-    speaking.editions.scratch.cleanup()
-    assert not root.exists()
+    folder = speaking.editions.folder
+    assert any(folder.iterdir())
+    del speaking
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_folders_of_processes_that_were_killed_go_and_no_others(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    space = process_space()
+    dead = tmp_path / f"marft-{space}-{gone.pid}-abc"
+    alive = tmp_path / f"marft-{space}-{os.getppid()}-abc"
+    elsewhere = tmp_path / f"marft-{space + 1}-{gone.pid}-abc"  # the number of a process in another container
+    other = tmp_path / f"marft-{space}-notes"
+    for folder in (dead, alive, elsewhere, other):
+        (folder / "adapter").mkdir(parents=True)
+    made = make_folder(tmp_path)
+    assert made.name.startswith(f"marft-{space}-{os.getpid()}-")
+    assert sorted(tmp_path.iterdir()) == sorted([alive, elsewhere, other, made])

@@ -239,7 +239,7 @@ def test_old_editions_go_when_nobody_uses_them(process: VllmEngine, team: TeamMo
     asyncio.run(play())
     numbers = {edition.number for edition in process.editions.known.values()}
     assert backend.engine.list_loras() == numbers
-    assert {path.name for path in Path(process.editions.scratch.name).iterdir()} == {
+    assert {path.name for path in process.editions.folder.iterdir()} == {
         edition.name for edition in process.editions.known.values()
     }
 

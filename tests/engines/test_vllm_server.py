@@ -87,6 +87,20 @@ def test_adapters_are_loaded_once_and_unloaded_after_an_update(fake: Fake) -> No
     assert sorted(left) == ["base", "solver@1"]  # a server that goes on without us keeps nothing of ours
 
 
+def test_what_the_server_keeps_is_asked_back_again_and_what_it_has_not_is_forgotten(fake: Fake) -> None:
+    def unloaded() -> list[str]:
+        return [body["lora_name"].rpartition("-")[2] for body in fake.bodies(UNLOAD)]
+
+    engine = open_at(fake.url)
+    for version, status in enumerate((200, 500, 404, 200)):
+        engine.version, fake.refuses[UNLOAD] = version, status
+        assert ask(engine, "solver")[0].version == version
+    assert unloaded() == ["solver@0", "solver@0", "solver@1", "solver@2"]
+    del engine
+    gc.collect()
+    assert unloaded()[4:] == ["solver@3"]
+
+
 def test_connections_are_closed_with_their_event_loop(fake: Fake) -> None:
     engine = open_at(fake.url)
     ask(engine, "solver")

@@ -26,6 +26,7 @@ class Backend:
         self.requests: list[tuple[Request, Edition | None, int]] = []
         self.gate: asyncio.Event | None = None
         self.broken = False
+        self.clinging = False
         self.answer: Said | None = None
 
     async def load(self, edition: Edition) -> None:
@@ -36,6 +37,8 @@ class Backend:
 
     async def drop(self, edition: Edition) -> None:
         self.log.append(("drop", short(edition)))
+        if self.clinging:
+            raise SpeechError("not now")
 
     async def complete(self, request: Request, edition: Edition | None, limit: int) -> Said:
         self.requests.append((request, edition, limit))
@@ -46,7 +49,7 @@ class Backend:
 
 def short(edition: Edition) -> str:
     """The name without what makes it this run's own."""
-    return edition.name.split("-", 2)[2]
+    return edition.name.split("-", 3)[3]
 
 
 @dataclass(kw_only=True)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from families import GROUPED, tiny
+from teams import fill_b
 from torch import Tensor
 from torch.nn.functional import rms_norm, scaled_dot_product_attention
+from transformers import Qwen2Config
 
 from marft.engines.sampling import block_masses
-from marft.models import elementwise
+from marft.models import elementwise, products
+from marft.models.lora import AdapterSpec, Mask
+from marft.models.team import TeamModel
 
 pytest.importorskip("triton", reason="Triton is not installed")
 from marft.engines import kernels as steps
@@ -86,7 +91,27 @@ def test_adapters_are_added_to_their_own_outputs(rows: int) -> None:
     close(wide[:, :out], expected, 1e-4)
 
 
-@pytest.mark.parametrize(("heads", "groups", "dim"), [(9, 3, 64), (12, 2, 128), (4, 4, 24)])
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj", "up_proj"]])
+def test_products_know_which_ranks_reach_which_outputs(targets: list[str] | str) -> None:
+    """The decoder's own products, on a model whose layers end within a tile and beyond one."""
+    config = Qwen2Config(**{**GROUPED, "hidden_size": 160, "intermediate_size": 200, "head_dim": 40})
+    specs = [AdapterSpec(name=name, rank=rank, alpha=rank) for name, rank in (("a", 5), ("b", 16))]
+    team = TeamModel(tiny(config), agents=specs, critics=[], targets=targets, seed=0)
+    fill_b(team, 0.1)
+    team.refresh()
+    assert team.decoder is not None
+    mask = Mask(team.lora.masks(team.device)[[0, 2, 1, 1, 0]])
+    for product in team.decoder.layers[1].products:
+        x = numbers(5, product.weight.shape[1]).cpu()
+        expected, _ = product.routed(x, mask)
+        wide = torch.nn.functional.linear(x, product.weight, product.bias).to(DEVICE)
+        columns, b, reach = (y.to(DEVICE) for y in (mask.columns(1, x.dtype), product.b, product.reach))
+        if product.rank:
+            kernels.add_routed(wide, columns, b, reach, products.TILE)
+        close(wide[:, : product.out].cpu(), expected, 1e-4)
+
+
+@pytest.mark.parametrize(("heads", "groups", "dim"), [(9, 3, 64), (12, 2, 128), (4, 4, 24), (20, 1, 16), (3, 1, 8)])
 def test_a_step_s_attention_sees_the_whole_slot_and_adds_to_it(heads: int, groups: int, dim: int) -> None:
     positions, lengths = 256, (0, 3, 64, 130, 200)
     keys, values = numbers(6 * positions, groups, dim), numbers(6 * positions, groups, dim, seed=1)

@@ -29,7 +29,7 @@ class ActionLevel:
     def surrogate(
         self, logprobs_N: Tensor, old_N: Tensor, advantages_N: Tensor, weight_N: Tensor, turn_N: Tensor, words_K: Tensor
     ) -> Surrogate:
-        """A turn's weight is the sum of its tokens' weights; its advantage is that of any of its tokens."""
+        """A turn's weight is the sum of its tokens' weights; its advantage is the mean of its tokens'."""
         tokens = sum_by_turn(torch.ones_like(logprobs_N), turn_N, len(words_K))
         divisor = {"sum": torch.ones_like(tokens), "token": tokens, "word": words_K.clamp(min=1).to(tokens)}
         ratio = action_ratio(logprobs_N - old_N, turn_N, divisor[self.normalise])

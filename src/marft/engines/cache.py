@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -33,7 +35,7 @@ class Cache:
             self.keys[layer], self.values[layer] = like.new_zeros(shape), like.new_zeros(shape)
         return self.keys[layer], self.values[layer]
 
-    def move(self, to: Tensor, origin: Tensor) -> None:
+    def move(self, to: Sequence[int], origin: Sequence[int]) -> None:
         for side in (self.keys, self.values):
             for tensor in side.values():
                 tensor[to] = tensor[origin]

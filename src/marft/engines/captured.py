@@ -7,6 +7,7 @@ Rows beyond the live ones are idle. Where one of these tensors has grown and lie
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -19,7 +20,6 @@ from marft.models.layout import Layout, Sequenced, in_common, ordered
 from marft.models.team import TeamModel
 
 PREFILL_TOKENS = 32768  # of one pass over prompts
-COPIED = 128  # slots copied at once
 SMALLEST = 8  # rows of the smallest graph
 
 
@@ -31,15 +31,15 @@ class Captured:
         self.cache = SlotCache(decoder, len(rows.idle), memory)
         self.masks = team.lora.masks(team.device)
         self.graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
-        self.captured_at: list[int] = []  # where the tensors lay that the graphs know
+        self.known: list[tuple[int, torch.Size]] = []  # where the tensors lie that the graphs read and write
 
-    def room(self, positions: int) -> int:
-        return self.cache.room(max(positions, self.cache.positions))
+    def room(self, positions: int, live: int) -> int:
+        return self.cache.room(positions, live)
 
     def reserve(self, positions: int, live: int) -> None:
         self.cache.reserve(positions, live)
 
-    def move(self, to: Tensor, origin: Tensor) -> None:
+    def move(self, to: Sequence[int], origin: Sequence[int]) -> None:
         self.cache.copy(to, origin, self.cache.positions)
 
     # --- prompts -----------------------------------------------------------------------------------------------------
@@ -71,9 +71,8 @@ class Captured:
             begin += PREFILL_TOKENS
         hidden = self._pass([(adapter, ids[begin:]), *others], slots, begin)
         copies = [(seat, first[prompt]) for seat, prompt in zip(seats, source, strict=True) if seat != first[prompt]]
-        for start in range(0, len(copies), COPIED):
-            to, origin = zip(*copies[start : start + COPIED], strict=True)
-            self.cache.copy(list(to), list(origin), max(len(ids) for _, ids in prompts))
+        longest = max(len(prompts[prompt][1]) for prompt in source)
+        self.cache.copy([seat for seat, _ in copies], [origin for _, origin in copies], longest)
         return self.team.logits(hidden)[torch.tensor(source, device=self.team.device)]
 
     def _pass(self, prompts: Sequence[Sequenced], slots: Sequence[int], begin: int) -> Tensor:
@@ -86,29 +85,33 @@ class Captured:
 
     # --- steps -------------------------------------------------------------------------------------------------------
     def step(self, n: int, suspects: Tensor, *, truncated: bool) -> None:
-        size = min(graph_size(n), self.cache.room(self.cache.positions))
-        lies = [x.data_ptr() for x in (*self.rows.columns, self.cache.keys, self.cache.values, suspects)]
-        if lies != self.captured_at:
+        size = self.size(n)
+        known = [(x.data_ptr(), x.shape) for x in (*self.rows.columns, self.cache.keys, self.cache.values, suspects)]
+        if known != self.known:
             self.graphs.clear()
-            self.captured_at = lies
+            self.known = known
         if (size, truncated) not in self.graphs:
             self.graphs[size, truncated] = self._capture(size, suspects, truncated)
         self.graphs[size, truncated].replay()
+
+    def size(self, n: int) -> int:
+        """Rows of the graph that serves n."""
+        return min(graph_size(n), self.cache.slots)
+
+    @cached_property
+    def stream(self) -> torch.cuda.Stream:
+        return torch.cuda.Stream(self.team.device)
 
     def _capture(self, n: int, suspects: Tensor, truncated: bool) -> torch.cuda.CUDAGraph:
         """While all rows are idle a step changes nothing that counts, so it may be tried first."""
         idle = self.rows.idle.clone()
         self.rows.idle.fill_(True)
         graph, pool = torch.cuda.CUDAGraph(), next((known.pool() for known in self.graphs.values()), None)
-        stream = torch.cuda.Stream(self.team.device)
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
             self._step(n, suspects, truncated)
-            torch.cuda.synchronize()
-            graph.capture_begin(pool=pool)
+        with torch.cuda.graph(graph, pool=pool, stream=self.stream):
             self._step(n, suspects, truncated)
-            graph.capture_end()
-        torch.cuda.current_stream().wait_stream(stream)
         self.rows.idle.copy_(idle)
         return graph
 

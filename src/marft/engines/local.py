@@ -1,4 +1,4 @@
-"""Batched generation in this process, on the very weights the learner trains: no copy of the model, no weight sync.
+"""Batched generation in this process, on the very base and adapters that the learner trains: no second copy of the model.
 
 Requests wait in a queue; rows that finish leave the batch and waiting ones enter it. Live rows are kept dense at the
 front. Each row has its own adapter and sampling settings. How the batch goes through the model is the stepper's: CUDA
@@ -39,8 +39,8 @@ class LocalEngine:
     def __init__(self, team: TeamModel, slots: int, settled: Settled = at_once, *, memory: float = 0.4) -> None:
         self.team, self.slots, self.settled = team, slots, settled
         self.version = 0
-        self.tokens = 0  # drawn so far
-        self.memory = memory
+        self.tokens = 0  # drawn so far, for those who were answered
+        self.memory = int(memory * free_memory(team.device))
         self.suspects = Suspects(team)
         self.waiting: list[Entry] = []
         self.live: list[Entry] = []
@@ -50,7 +50,7 @@ class LocalEngine:
 
     def _empty(self) -> None:
         """A batch without rows. NaN left in an old cache would reach later rows through their masked positions."""
-        self.rows = Rows(self.slots, self.team.device, sorted(self.team.end_ids))
+        self.rows = Rows(self.slots, self.team.device, self.team.end_ids)
         self.stepper = make_stepper(self.team, self.rows, self.memory)
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
@@ -94,7 +94,7 @@ class LocalEngine:
         if not waiting:
             return
         longest = max(len(request.prompt_ids) + self._limit(request) for request, _ in waiting)
-        free = min(self.slots, self.stepper.room(longest)) - live
+        free = min(self.slots, self.stepper.room(longest, live)) - live
         if min(free, len(waiting)) <= live // 8:
             return
         batch = waiting[:free]
@@ -145,18 +145,16 @@ class LocalEngine:
         n, rows = len(self.live), self.rows
         look = rows.idle[:n].nonzero()[:, 0].tolist()
         done = self._answer(look) if look else []
-        on = [row for row in look if row not in set(done)]
-        if on:
-            rows.idle[torch.tensor(on, device=self.team.device)] = False
+        gone, left = set(done), n - len(done)
+        if on := [row for row in look if row not in gone]:
+            rows.idle[on] = False
         if not done:
             return
-        gone, left = set(done), n - len(done)
         holes = [row for row in done if row < left]
         movers = [row for row in range(left, n) if row not in gone]
         if holes:
-            to, origin = (torch.tensor(side, device=self.team.device) for side in (holes, movers))
-            rows.move(to, origin)
-            self.stepper.move(to, origin)
+            rows.move(holes, movers)
+            self.stepper.move(holes, movers)
             for hole, mover in zip(holes, movers, strict=True):
                 self.live[hole] = self.live[mover]
         rows.idle[left:n] = True
@@ -198,11 +196,14 @@ class LocalEngine:
         return done
 
 
-def make_stepper(team: TeamModel, rows: Rows, memory: float) -> Stepper:
+def make_stepper(team: TeamModel, rows: Rows, memory: int) -> Stepper:
     """CUDA graphs for families with a decoder in half precision, which flash attention needs; else pass by pass."""
     if team.decoder is None or team.device.type != "cuda" or team.decoder.dtype == torch.float32:
         return Stepwise(team, rows)
     from marft.engines.captured import Captured
 
-    free, _ = torch.cuda.mem_get_info(team.device)
-    return Captured(team, team.decoder, rows, int(memory * free))
+    return Captured(team, team.decoder, rows, memory)
+
+
+def free_memory(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0

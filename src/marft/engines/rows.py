@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -10,13 +10,13 @@ from torch import Tensor
 from marft.engines.sampling import draw, temper, truncate, uniform
 from marft.types import Request
 
-WIDTH = 64  # room for drawn tokens grows in steps of this many
+GROW = 64  # room for drawn tokens grows in steps of this many
 
 
 class Rows:
     """Rows that are `idle` draw nothing that counts: seats nobody has, and rows that may be done until someone looks."""
 
-    def __init__(self, slots: int, device: torch.device, ends: Sequence[int]) -> None:
+    def __init__(self, slots: int, device: torch.device, ends: Collection[int]) -> None:
         def column(dtype: torch.dtype) -> Tensor:
             return torch.zeros(slots, dtype=dtype, device=device)
 
@@ -35,14 +35,14 @@ class Rows:
     def columns(self) -> list[Tensor]:
         return [tensor for name, tensor in vars(self).items() if not name.startswith("_")]
 
-    def move(self, to: Tensor, origin: Tensor) -> None:
+    def move(self, to: Sequence[int], origin: Sequence[int]) -> None:
         for tensor in self.columns:
             tensor[to] = tensor[origin]
 
     def reserve(self, tokens: int) -> None:
         missing = tokens + 1 - self.ids.shape[1]
         if missing > 0:
-            missing = -(-missing // WIDTH) * WIDTH
+            missing = -(-missing // GROW) * GROW
             self.ids = torch.nn.functional.pad(self.ids, (0, missing))
             self.logprobs = torch.nn.functional.pad(self.logprobs, (0, missing))
 

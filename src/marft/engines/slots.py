@@ -6,6 +6,7 @@ and how many there are, so rows of any length share one kernel whose shape never
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -16,49 +17,62 @@ from marft.models.decoder import Decoder
 from marft.models.layout import Layout
 
 GROW = 256  # slots grow in steps of this many positions
+COPIED = 16  # slots copied at once
 
 
 class SlotCache:
-    """Keys and values [layers, slots · positions, heads, d] for as many slots as `memory` bytes hold."""
+    """Keys and values [layers, slots · positions, heads, d] for as many slots as `memory` bytes hold, `most` at most."""
 
-    def __init__(self, decoder: Decoder, slots: int, memory: int) -> None:
-        self.slots, self.memory, self.positions = slots, memory, 0
+    def __init__(self, decoder: Decoder, most: int, memory: int) -> None:
+        self.most, self.memory = most, memory
+        self.slots = self.positions = 0
         self.shape = (len(decoder.layers), decoder.heads[1], decoder.dim)
         self.like = decoder.embedding
-        self.keys, self.values = self._make(0, 0)
+        self.keys, self.values = self._make()
 
-    def _make(self, slots: int, positions: int) -> tuple[Tensor, Tensor]:
+    def _make(self) -> tuple[Tensor, Tensor]:
         layers, heads, dim = self.shape
-        shape = (layers, slots * positions, heads, dim)
+        shape = (layers, self.slots * self.positions, heads, dim)
         return self.like.new_zeros(shape), self.like.new_zeros(shape)
 
-    def room(self, positions: int) -> int:
-        """How many slots of this length fit."""
-        layers, heads, dim = self.shape
-        position = 2 * layers * heads * dim * self.like.element_size()
-        return min(self.slots, max(1, self.memory // (rounded(positions) * position)))
+    def bytes(self, positions: int) -> int:
+        """Of one slot."""
+        return 2 * math.prod(self.shape) * self.like.element_size() * positions
+
+    def room(self, positions: int, live: int) -> int:
+        """How many slots of this length there would be. What live rows hold stays until it has been copied."""
+        if live and positions <= self.positions:
+            return self.slots
+        spare = self.memory - (self.slots * self.bytes(self.positions) if live else 0)
+        made = min(self.most, spare // self.bytes(rounded(positions)))
+        if not live and positions <= self.positions:
+            made = max(made, self.slots)
+        return made if live else max(1, made)
 
     def reserve(self, positions: int, live: int) -> None:
         """Room for this many positions in every slot; the first `live` slots keep what they hold."""
-        if positions <= self.positions:
+        slots = self.room(positions, live)
+        if positions <= self.positions and slots == self.slots:
             return
-        old, before = (self.keys, self.values), self.positions
-        self.positions = rounded(positions)
-        self.keys, self.values = self._make(self.room(self.positions), self.positions)
-        for new, given in zip((self.keys, self.values), old, strict=True):
-            if live:
-                self.by_slot(new)[:, :live, :before] = given.view(given.shape[0], -1, before, *given.shape[2:])[
-                    :, :live
-                ]
+        old, before = (self.keys, self.values) if live else (), self.positions
+        self.slots = self.positions = 0
+        self.keys, self.values = self._make()  # what nobody needs goes before the new is made
+        self.slots, self.positions = slots, rounded(positions)
+        self.keys, self.values = self._make()
+        for new, given in zip((self.keys, self.values), old, strict=False):
+            kept = given.view(given.shape[0], -1, before, *given.shape[2:])
+            self.by_slot(new)[:, :live, :before] = kept[:, :live]
 
     def by_slot(self, side: Tensor) -> Tensor:
         """[layers, slots, positions, heads, d]"""
-        return side.view(side.shape[0], -1, self.positions, *side.shape[2:])
+        return side.view(side.shape[0], self.slots, self.positions, *side.shape[2:])
 
-    def copy(self, to: Sequence[int] | Tensor, origin: Sequence[int] | Tensor, positions: int) -> None:
-        """The first positions of some slots into others."""
-        for side in (self.by_slot(self.keys), self.by_slot(self.values)):
-            side[:, to, :positions] = side[:, origin, :positions]
+    def copy(self, to: Sequence[int], origin: Sequence[int], positions: int) -> None:
+        """The first positions of some slots into others, a few at a time: they are held twice meanwhile."""
+        for start in range(0, len(to), COPIED):
+            few = slice(start, start + COPIED)
+            for side in (self.by_slot(self.keys), self.by_slot(self.values)):
+                side[:, to[few], :positions] = side[:, origin[few], :positions]
 
 
 class SlotPrefill:
@@ -84,7 +98,9 @@ class SlotPrefill:
         keys, values = self.cache.keys[layer], self.cache.values[layer]
         keys.index_copy_(0, self.cells, k.index_select(0, self.origin))
         values.index_copy_(0, self.cells, v.index_select(0, self.origin))
-        out = flash(q, keys, values, self.starts_q, self.starts_k, self.longest, self.cache.positions, self.used, scale)
+        out = flash_slots(
+            q, keys, values, self.starts_q, self.starts_k, self.longest, self.cache.positions, self.used, scale
+        )
         return out[None]
 
 
@@ -110,7 +126,7 @@ def attend_step(
     return by_kernel(q, k, v, keys, values, length, positions, scale)
 
 
-def flash(
+def flash_slots(
     q: Tensor,
     keys: Tensor,
     values: Tensor,

@@ -26,15 +26,15 @@ class Stepper(Protocol):
 
     burst: int  # steps between two looks at who is done
 
-    def room(self, positions: int) -> int:
-        """How many rows of this length fit."""
+    def room(self, positions: int, live: int) -> int:
+        """How many rows of this length fit, while so many are live."""
         ...
 
     def reserve(self, positions: int, live: int) -> None:
         """Room for rows of this length; the first `live` rows keep what they hold."""
         ...
 
-    def move(self, to: Tensor, origin: Tensor) -> None: ...
+    def move(self, to: Sequence[int], origin: Sequence[int]) -> None: ...
 
     def passes(self, prompts: Sequence[Sequenced]) -> list[list[int]]:
         """Which prompts go through the model together, each pass in the order in which they share most."""
@@ -57,13 +57,13 @@ class Stepwise:
         self.cache = Cache(len(rows.idle))
         self.masks = team.lora.masks(team.device)
 
-    def room(self, positions: int) -> int:
+    def room(self, positions: int, live: int) -> int:
         return self.cache.slots
 
     def reserve(self, positions: int, live: int) -> None:
         self.cache.reserve(positions)
 
-    def move(self, to: Tensor, origin: Tensor) -> None:
+    def move(self, to: Sequence[int], origin: Sequence[int]) -> None:
         self.cache.move(to, origin)
 
     def passes(self, prompts: Sequence[Sequenced]) -> list[list[int]]:

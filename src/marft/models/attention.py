@@ -87,7 +87,6 @@ class Packed:
         self.position_ids = position[None].to(device)
         self.cell = (row * self.longest + position).to(device)
         self.starts = starts.to(device, torch.int32)
-        self.last = (starts[1:] - 1).to(device)  # where each sequence ends in the row
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         if q.is_cuda and q.dtype != torch.float32:

@@ -21,7 +21,6 @@ from marft.models.lora import Mask
 from marft.models.products import Product
 
 FAMILIES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-LONGEST = 1 << 17  # positions whose angles are kept
 FIXED_ANGLES = ("default", "linear", "llama3", "yarn")  # the others depend on how long a text has become
 
 

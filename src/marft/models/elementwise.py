@@ -31,7 +31,7 @@ def turn_by(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, turned: int,
     if x.is_cuda:
         from marft.models import kernels
 
-        return kernels.turn(x.contiguous(), positions, cos, sin, turned, back=back)
+        return kernels.turn(x, positions, cos, sin, turned, back=back)
     out, sign = x.to(torch.float32, copy=True), -1.0 if back else 1.0
     (a, b), (to_a, to_b) = (each.view(len(x), -1, 2, cos.shape[1])[:, :turned].unbind(2) for each in (x, out))
     c, s = (table[positions][:, None] for table in (cos, sin))

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -100,17 +101,14 @@ def agreeing(one: bytes, other: bytes) -> int:
 
 
 def standing(lengths: Tensor, common: Tensor) -> Tensor:
-    """[Σ lengths] where in the row each place of each sequence stands.
-
-    A place's token is of the newest sequence so far that had nothing in common there with the one before it.
-    """
-    if not common.any():
-        return torch.arange(int(lengths.sum()))
-    place_L1 = torch.arange(int(lengths.max()))[:, None]
-    owner_LS = torch.where(common <= place_L1, torch.arange(len(lengths)), 0).cummax(1).values
-    sizes = lengths - common
-    where_LS = (sizes.cumsum(0) - sizes - common)[owner_LS] + place_L1
-    return where_LS.T[(place_L1 < lengths).T]
+    """[Σ lengths] where in the row each place of each sequence stands: what is common, where it stood before."""
+    found = np.empty(int(lengths.sum()), dtype=np.int64)
+    before = here = row = 0
+    for length, old in zip(lengths.tolist(), common.tolist(), strict=True):
+        found[here : here + old] = found[before : before + old]
+        found[here + old : here + length] = np.arange(row, row + length - old)
+        before, here, row = here, here + length, row + length - old
+    return torch.from_numpy(found)
 
 
 def flatten(sequences: Sequence[tuple[int, ...]]) -> Tensor:

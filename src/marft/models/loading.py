@@ -22,6 +22,7 @@ from marft.types import MarftError, Message
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>")
 HUB_TIMEOUT = 10.0  # seconds
+LONGEST = 1 << 17  # tokens of a sequence, whatever the model says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +139,7 @@ def turn_ends(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> fro
 def context_limit(settings: Any) -> int:
     """The most tokens a sequence may have. Our attention knows no sliding window, so none may be longer than it."""
     limits = (getattr(settings, key, None) for key in ("max_position_embeddings", "sliding_window"))
-    return min((int(limit) for limit in limits if limit), default=1 << 20)
+    return min([LONGEST, *(int(limit) for limit in limits if limit)])
 
 
 def fingerprint(model: nn.Module) -> str:

@@ -1,8 +1,8 @@
 """Team LoRA: every adapter of the team (agents and critics) stacked beside each linear layer of one frozen base.
 
 y = W x + (α/r) · B_i A_i x, with i the adapter of the row that x belongs to. All adapters of a layer live in two
-stacked fp32 tensors, A [Σr, in] and B [Σr, out]; adapter i's parameters are views of its rows of both. Training routes
-packed tokens by contiguous segments (`Segments`), generation routes rows by a mask over the stacked rank (`Mask`).
+stacked fp32 tensors, A [Σr, in] and B [Σr, out]; adapter i's parameters are views of its rows of both. Tokens are
+routed by a mask over the stacked rank (`Mask`); models without a decoder of ours train by contiguous segments (`Segments`).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from marft.models.lora import Mask, TeamLinear
 
 FEW = 2048  # rows of a decode step rather than of a pass over whole texts
 TILE = 128  # outputs of one program of the kernel that adds adapters
-Copies = list[tuple[Tensor, Tensor]]  # where to, and what
+Renewal = list[tuple[Tensor, Tensor]]  # where to copy, and what
 
 
 class Product:
@@ -50,17 +50,18 @@ class Product:
         parts = [like.new_zeros(base.out_features) if base.bias is None else base.bias for base in bases]
         return torch.cat([*parts, like.new_zeros(self.rank)]).detach()
 
-    def refresh(self) -> Copies:
+    def refresh(self) -> Renewal:
         """What to copy since the parameters changed; nothing, where none did."""
+        # a fused optimizer would not count its changes here; the learner's, which goes parameter by parameter, does
         versions = [side._version for stack in self.stacks.values() for side in (stack.all_a, stack.all_b)]
         if versions == self.seen:
             return []
         self.seen = versions
-        return self.copies
+        return self.renewal
 
     @cached_property
-    def copies(self) -> Copies:
-        found: Copies = []
+    def renewal(self) -> Renewal:
+        found: Renewal = []
         for j, stack in self.stacks.items():
             rows, columns = self.block(j)
             found += [(self.weight[self.out :][rows], stack.all_a), (self.b[rows, columns], stack.all_b)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -49,41 +50,65 @@ class Copied(torch.autograd.Function):
 class Shared:
     """Causal attention inside each sequence of a layout; its queries are the tokens that it adds to the row.
 
-    On CUDA in half precision the varlen flash kernel reads copied keys, with queries aligned to the end of each
-    sequence's keys. Elsewhere whole sequences and branches are two padded grids: branches have few queries and need a
-    mask, and would otherwise be as wide as the sequences that they branch off.
+    On CUDA in half precision sequences lie end to end for the flash kernel, elsewhere in padded grids.
     """
 
     def __init__(self, layout: Layout, device: torch.device) -> None:
-        asks = layout.sizes > 0  # a sequence that stands in the row already has nothing to ask
-        sequence, _ = ragged(layout.lengths)
-        adds, _ = ragged(layout.sizes)
-        self.rows = len(layout.ids)
+        self.layout, self.device = layout, device
         self.position_ids = layout.positions[None].to(device)
-        sizes, lengths = layout.sizes[asks], layout.lengths[asks]
-        self.starts_q, self.starts_k = (starts(each).to(device) for each in (sizes, lengths))
-        self.longest_q, self.longest_k = int(sizes.max()), int(lengths.max())
-        self.keys = Copies(layout.origin[asks[sequence]], self.rows, device)
-        kinds = [asks & (layout.common == 0), asks & (layout.common > 0)]
-        blocks = [
-            Block(layout.sizes[kind], layout.common[kind], layout.origin[kind[sequence]], self.rows, device)
-            for kind in kinds
-            if kind.any()
-        ]
-        self.blocks = blocks
-        asked = torch.cat([kind[adds].nonzero()[:, 0] for kind in kinds])  # the row's tokens in the blocks' order
-        self.order = asked.to(device)
-        self.back = asked.argsort().to(device)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))  # [T, heads, d]
-        if q.is_cuda and q.dtype != torch.float32:
-            longest = (self.longest_q, self.longest_k)
-            return flash(q, self.keys(k), self.keys(v), self.starts_q, self.starts_k, *longest, scale)[None]
+        half = q.is_cuda and q.dtype != torch.float32
+        return (self.end_to_end if half else self.grids)(q, k, v, scale)[None]
+
+    @cached_property
+    def end_to_end(self) -> EndToEnd:
+        return EndToEnd(self.layout, self.device)
+
+    @cached_property
+    def grids(self) -> Grids:
+        return Grids(self.layout, self.device)
+
+
+class EndToEnd:
+    """The varlen flash kernel on copied keys, with queries aligned to the end of each sequence's keys."""
+
+    def __init__(self, layout: Layout, device: torch.device) -> None:
+        asks = layout.sizes > 0  # a sequence that stands in the row already has nothing to ask
+        sizes, lengths = layout.sizes[asks], layout.lengths[asks]
+        sequence, _ = ragged(layout.lengths)
+        self.starts = [starts(each).to(device) for each in (sizes, lengths)]
+        self.longest = (int(sizes.max()), int(lengths.max()))
+        self.keys = Copies(layout.origin[asks[sequence]], len(layout.ids), device)
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        starts_q, starts_k = self.starts
+        return flash(q, self.keys(k), self.keys(v), starts_q, starts_k, *self.longest, scale)
+
+
+class Grids:
+    """Whole sequences and branches are two padded grids: branches have few queries and need a mask, and would otherwise
+    be as wide as the sequences that they branch off."""
+
+    def __init__(self, layout: Layout, device: torch.device) -> None:
+        asks = layout.sizes > 0
+        sequence, _ = ragged(layout.lengths)
+        adds, _ = ragged(layout.sizes)
+        kinds = [asks & (layout.common == 0), asks & (layout.common > 0)]
+        self.blocks = [
+            Block(layout.sizes[kind], layout.common[kind], layout.origin[kind[sequence]], len(layout.ids), device)
+            for kind in kinds
+            if kind.any()
+        ]
+        asked = torch.cat([kind[adds].nonzero()[:, 0] for kind in kinds])  # the row's tokens in the blocks' order
+        self.order, self.back = asked.to(device), asked.argsort().to(device)
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         pieces = Pick.apply(q, self.order).split([block.queries for block in self.blocks])
         out = torch.cat([block(piece, k, v, scale) for block, piece in zip(self.blocks, pieces, strict=True)])
         back: Tensor = Pick.apply(out, self.back)
-        return back[None]
+        return back
 
 
 class Block:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from marft.models import attention
 from marft.models.attention import Attend, Packed
-from marft.models.decoder import LONGEST, Decoder, has_decoder
+from marft.models.decoder import Decoder, has_decoder
 from marft.models.loading import Loaded, context_limit
 from marft.models.logprobs import head_logits
 from marft.models.lora import AdapterSpec, Mask, Routing, Segments, TeamLora
@@ -53,7 +53,7 @@ class TeamModel:
     @property
     def longest(self) -> int:
         """The most tokens a sequence may have."""
-        return min(context_limit(self.config), LONGEST)
+        return context_limit(self.config)
 
     def hidden(self, ids: Tensor, positions: Tensor, attend: Attend, routing: Routing | None) -> Tensor:
         """Last hidden states [B, T, D] of ids [B, T]."""
@@ -128,8 +128,8 @@ class TeamModel:
         """The family's own forward pass, after checking that it computes what the model does."""
         if not has_decoder(self.model):
             print(
-                f"marft: model {self.name} is not of the Llama, Qwen2 or Qwen3 family: it runs on transformers' own "
-                "forward pass, which is slower",
+                f"marft: model {self.name} is no Llama, Qwen2 or Qwen3 as our decoder knows them: it runs on "
+                "transformers' own forward pass, which is slower",
                 file=sys.stderr,
             )
             return None

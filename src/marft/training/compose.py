@@ -160,7 +160,8 @@ def make_base(config: Config, model: str, saved: Path | None, lockstep: Lockstep
 def make_engine(config: Config, team: TeamModel, lockstep: Lockstep) -> Engine:
     match config.engine.name:
         case "local":
-            return LocalEngine(team, config.engine.slots, lockstep.settled, memory=config.engine.share)
+            memory = config.engine.share / len(base_names(config))
+            return LocalEngine(team, config.engine.slots, lockstep.settled, memory=memory)
         case "vllm":
             from marft.engines.vllm.opening import open_engine
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 import shutil
 import tempfile
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,7 +47,8 @@ class Editions:
     def __init__(self, team: TeamModel) -> None:
         self.team = team
         in_memory = MEMORY.is_dir() and os.access(MEMORY, os.W_OK)
-        self.scratch = tempfile.TemporaryDirectory(prefix="marft-", dir=MEMORY if in_memory else None)
+        self.folder = make_folder(MEMORY if in_memory else Path(tempfile.gettempdir()))
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self.stem = f"marft-{secrets.token_hex(4)}"
         self.known: dict[tuple[str | None, int], Edition] = {}
         self.count = 0
@@ -61,16 +64,17 @@ class Editions:
         key = adapter, CONSTANT if adapter is None else version
         if key not in self.known:
             self.count += 1
-            name = f"{self.stem}-{adapter or BASE}" + ("" if adapter is None else f"@{version}")
-            folder = Path(self.scratch.name) / name
+            name = f"{self.stem}-{self.count}-{adapter or BASE}" + ("" if adapter is None else f"@{version}")
+            folder = self.folder / name
             self._write(adapter, folder)
             self.known[key] = Edition(adapter=adapter, version=key[1], name=name, number=self.count, folder=folder)
         return self.known[key]
 
-    def outdated(self, version: int) -> list[Edition]:
-        """Those of other versions that nobody uses; they are known no longer."""
-        old = [key for key, one in self.known.items() if one.version not in (version, CONSTANT) and one.idle]
-        return [self.known.pop(key) for key in old]
+    def pop_outdated(self, version: int) -> Edition | None:
+        """One of another version that nobody uses; it is known no longer."""
+        old = (key for key, one in self.known.items() if one.version not in (version, CONSTANT) and one.idle)
+        key = next(old, None)
+        return None if key is None else self.known.pop(key)
 
     def _write(self, adapter: str | None, folder: Path) -> None:
         save_adapter(self.team, adapter or self.team.agents[0], folder)
@@ -85,3 +89,29 @@ class Editions:
 
 def erase(edition: Edition) -> None:
     shutil.rmtree(edition.folder, ignore_errors=True)
+
+
+def make_folder(parent: Path) -> Path:
+    """A folder of this process, which its name tells; those of processes that were killed go."""
+    space = process_space()
+    for path in parent.glob(f"marft-{space}-*"):
+        found = re.fullmatch(r"(\d+)-\w+", path.name.removeprefix(f"marft-{space}-"))
+        if found and not is_alive(int(found[1])):
+            shutil.rmtree(path, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"marft-{space}-{os.getpid()}-", dir=parent))
+
+
+def process_space() -> int:
+    """Containers may share the folder and still number their processes apart: where our numbers hold, where that is known."""
+    space = Path("/proc/self/ns/pid")
+    return space.stat().st_ino if space.exists() else 0
+
+
+def is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # signals nothing, but fails where nobody is
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # somebody else's
+    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -12,7 +13,7 @@ from marft.engines.stopping import cut
 from marft.engines.vllm.editions import Edition, Editions, erase
 from marft.models.loading import render
 from marft.models.team import TeamModel
-from marft.types import Completion, Message, PromptTooLong, Request
+from marft.types import Completion, Message, PromptTooLong, Request, SpeechError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,7 @@ class VllmEngine:
         self.version = 0
         self.tokens = 0  # drawn so far, by requests that were answered
         self.editions = Editions(team)
+        self.warned = False
         self._render = lru_cache(maxsize=4096)(partial(render, team.tokenizer))
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
@@ -82,10 +84,20 @@ class VllmEngine:
         await self.backend.load(edition)
 
     async def _drop_outdated(self) -> None:
-        for old in self.editions.outdated(self.version):
-            if old.ready is not None and not failed(old.ready):
-                await self.backend.drop(old)
-            erase(old)
+        """One at a time, so that who is interrupted leaves the others known."""
+        while (old := self.editions.pop_outdated(self.version)) is not None:
+            try:
+                if old.ready is not None and not failed(old.ready):
+                    await self.backend.drop(old)
+            except SpeechError as error:  # what is old costs memory there, but nobody an answer
+                self._say_once(f"an old adapter could not be dropped: {error}")
+            finally:
+                erase(old)
+
+    def _say_once(self, line: str) -> None:
+        if not self.warned:
+            print(f"marft: {line}", file=sys.stderr, flush=True)
+        self.warned = True
 
     def _completion(self, request: Request, said: Said, version: int) -> Completion:
         ended = said.token_ids[-1] in self.team.end_ids

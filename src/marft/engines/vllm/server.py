@@ -77,6 +77,7 @@ class Server:
         )
         self.clients: dict[asyncio.AbstractEventLoop, tuple[httpx2.AsyncClient, AsyncGenerator[None]]] = {}
         self.loaded: list[str] = []
+        self.unwanted: list[str] = []  # of these
         weakref.finalize(self, leave, served.url, self.loaded)
 
     async def load(self, edition: Edition) -> None:
@@ -91,8 +92,19 @@ class Server:
         self.loaded.append(edition.name)
 
     async def drop(self, edition: Edition) -> None:
-        self.loaded.remove(edition.name)
-        await self._post("/v1/unload_lora_adapter", {"lora_name": edition.name})
+        """What it does not let go of now is tried again with the next."""
+        self.unwanted.append(edition.name)
+        refused = None
+        for name in list(self.unwanted):
+            answer = await self._post("/v1/unload_lora_adapter", {"lora_name": name})
+            if answer.status_code not in (200, 404):  # 404: it has none of this name
+                refused = answer
+                continue
+            for names in (self.unwanted, self.loaded):
+                if name in names:  # two may have asked at once
+                    names.remove(name)
+        if refused is not None:
+            raise SpeechError(f"vLLM at {self.served.url} answers {refused.status_code}: {complaint(refused)}")
 
     async def complete(self, request: Request, edition: Edition | None, limit: int) -> Said:
         sampling = request.sampling
