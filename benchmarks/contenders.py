@@ -39,10 +39,12 @@ class Contender(Protocol):
 
 
 class Generate:
-    """Left-padded batches of rows of like length, each row with its own PEFT adapter. Text is made, log-probs are not."""
+    """Left-padded batches of rows of like length, with several adapters each row with its own. Text is made, log-probs are
+    not."""
 
     def __init__(self, base: Loaded, folders: Sequence[Path], requests: Sequence[Request], rows: int) -> None:
         self.model: Any = with_adapters(base, folders)
+        self.mixes = len(folders) > 1  # one alone needs no names
         self.tokenizer, self.ends = base.tokenizer, sorted(base.end_ids)
         self.pad = next(i for i in range(len(base.tokenizer)) if i not in base.end_ids)
         ordered = sorted(requests, key=lambda request: len(request.prompt_ids))
@@ -58,7 +60,7 @@ class Generate:
         pads = [longest - len(r.prompt_ids) for r in batch]
         ids = [[self.pad] * pad + list(r.prompt_ids) for pad, r in zip(pads, batch, strict=True)]
         mask = [[0] * pad + [1] * (longest - pad) for pad in pads]
-        mixed = {"adapter_names": [r.adapter for r in batch]} if isinstance(self.model, PeftModel) else {}
+        mixed = {"adapter_names": [r.adapter for r in batch]} if self.mixes else {}
         out = self.model.generate(
             input_ids=torch.tensor(ids, device=device),
             attention_mask=torch.tensor(mask, device=device),
@@ -77,11 +79,13 @@ class Generate:
 
 
 def with_adapters(base: Loaded, folders: Sequence[Path]) -> Any:
+    """Adapters in the base's precision: PEFT's default is fp32, with casts around every product."""
     if not folders:
         return base.model
-    model = PeftModel.from_pretrained(base.model, folders[0], adapter_name=folders[0].name)
-    for folder in folders[1:]:
-        model.load_adapter(folder, adapter_name=folder.name)
+    first, *others = folders
+    model = PeftModel.from_pretrained(base.model, first, adapter_name=first.name, autocast_adapter_dtype=False)
+    for folder in others:
+        model.load_adapter(folder, adapter_name=folder.name, autocast_adapter_dtype=False)
     return model.eval()
 
 

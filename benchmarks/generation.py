@@ -5,7 +5,8 @@
 
 All answer the same random prompts of ragged lengths with 0, 1, 2 and 4 adapters mixed in one batch (`--adapters`); prefill
 and refill are part of it. Only real tokens count: up to and including the end of a turn. Contenders take turns in one
-process after a round of warming up, and the figures are medians. Prints JSON; `--out FILE` also writes it.
+process after a round of warming up, and the figures are medians of `--repeats` runs. Only the first number of adapters says
+what start-up costs: later ones find kernels compiled. Prints JSON; `--out FILE` also writes it.
 """
 
 from __future__ import annotations

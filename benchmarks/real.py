@@ -42,7 +42,7 @@ AGENTS = {"single": ["solver"], "duo": ["reasoner", "actor"]}
 TEMPERATURE = 0.7  # in training too: what is measured is what is trained
 SETTINGS = (
     "algorithm.clip_high=0.28",  # rare tokens may rise further than they may fall, so that trying things lasts longer
-    "lora={rank: 8, alpha: 16}",  # enough for some eighty steps, and half the checkpoint of rank 16
+    "lora={rank: 8, alpha: 16}",  # half the checkpoint of rank 16
     "optimizer={lr: 2.0e-4, warmup: 2}",  # adapters bear ten times what full weights do; the first gradients are noisy
     "train={tasks: 32, samples: 8, minibatches: 4}",  # of eight samples, one in six right, most groups differ
     "checkpoint={every: 2, keep: 2}",  # what a stop can cost
@@ -157,7 +157,10 @@ def run_all(arguments: argparse.Namespace) -> None:
     entries = arguments.only or list(ENTRIES)
     with ThreadPoolExecutor(arguments.jobs) as pool:  # one that fails ends no other
         jobs = [pool.submit(go, entry, sitting) for entry in entries]
-    row = {"machine": machine(), "entries": entries, "jobs": arguments.jobs, "seconds": time.monotonic() - started}
+    words = {entry: sitting.words(entry) for entry in entries if "untuned" not in entry}
+    planned = {entry: load_config(each[0], each[1:]).train.iterations for entry, each in words.items()}
+    row = {"machine": machine(), "entries": entries, "iterations": planned, "jobs": arguments.jobs}
+    row |= {"limit": arguments.seconds, "overrides": arguments.overrides, "seconds": time.monotonic() - started}
     with (folder / SITTINGS).open("a") as out:
         out.write(json.dumps(row) + "\n")
     for job in jobs:

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md from what the benchmarks left in docs/results.
+"""Writes the tables of docs/performance.md, and what fell short, from what the benchmarks left in docs/results.
 
 python benchmarks/report_performance.py [--results docs/results] [--page docs/performance.md]
 """
@@ -8,12 +8,15 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-Result = Mapping[str, Any]
+from shortfalls import Result, shortfalls
+
 NOTHING = "No run has been recorded yet."
+PATH = re.compile(r"(?<![\w.~/])(?:~|\.{1,2})?/(?:[^/\s]+/)*([^/\s]+)")  # of a machine; its last part is enough
 
 
 def main() -> None:
@@ -25,14 +28,47 @@ def main() -> None:
 
 
 def fill(page: str, results: Path) -> str:
-    """The page with every table between its marks made anew."""
-    for name, make in TABLES.items():
-        found = [json.loads(path.read_text()) for path in sorted(results.glob(f"{name}*.json"))]
-        table = make(found) if found else NOTHING
+    """The page with everything between marks made anew."""
+    paths = {name: sorted(results.glob(f"{name}*.json")) for name in TABLES}
+    found = {name: [json.loads(path.read_text()) for path in each] for name, each in paths.items()}
+    parts = {name: make(found[name]) if found[name] else NOTHING for name, make in TABLES.items()}
+    for name, each in paths.items():
+        told = [command(result, path.name) for path, result in zip(each, found[name], strict=True)]
+        parts[name] += f"\n\n```\n{chr(10).join(told)}\n```" if told else ""
+    parts["shortfalls"] = shortfalls(found)
+    for name, part in parts.items():
+        shown = PATH.sub(r"\1", part)
         page = re.sub(
-            rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", lambda m, t=table: f"{m[1]}{t}\n{m[2]}", page, flags=re.S
+            rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", lambda m, s=shown: f"{m[1]}{s}\n{m[2]}", page, flags=re.S
         )
     return page
+
+
+def command(result: Result, file: str) -> str:
+    """What made a result: every setting that it names, whatever the defaults are now."""
+    words = ["python", f"benchmarks/{result['benchmark']}.py"]
+    given = dict(result["settings"])
+    words += [word for key in ("recipe", "overrides") for word in as_words(given.pop(key, None))]
+    if result["benchmark"] == "episodes":
+        words += ["--peers", "peers/bin/python"]
+    for key, value in given.items():
+        if value is not None:
+            words += [f"--{key.replace('_', '-')}", *as_words(value)]
+    return shlex.join([*words, "--out", f"docs/results/{file}"])
+
+
+def as_words(value: Any) -> list[str]:
+    if value is None:
+        return []
+    each = value if isinstance(value, list) else [value]
+    return [f"{one:g}" if isinstance(one, float) else str(one) for one in each]
+
+
+def counted(runs: Mapping[str, Sequence[Any]]) -> str:
+    """Of how many runs each figure is the median."""
+    return ", ".join(
+        f"{name}: {f'median of {len(seen)} runs' if len(seen) > 1 else 'one run'}" for name, seen in runs.items()
+    )
 
 
 def rows(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
@@ -52,7 +88,7 @@ def where(result: Result) -> str:
 
 
 def generation(results: Sequence[Result]) -> str:
-    head = ("model", "prompts × tokens, slots", "adapters", "marft tokens/s", "`generate`", "vLLM", "start-up s", "new weights ms", "peak GiB")  # fmt: skip
+    head = ("model", "prompts × tokens, slots", "adapters", "marft tokens/s", "`generate`", "vLLM", "start-up s", "first round s", "new weights ms", "peak GiB")  # fmt: skip
     lines = []
     for result in results:
         given = result["settings"]
@@ -62,16 +98,23 @@ def generation(results: Sequence[Result]) -> str:
             others = [against(row, name) for name in ("generate", "vllm")]
             refresh = ours["refresh"] and ours["refresh"]["milliseconds"]
             rate = f"**{thousands(ours['tokens_per_second'])}**"
-            lines.append(
-                [given["model"], shape, adapters, rate, *others, ours["start_up_seconds"], refresh, ours["peak_gib"]]
-            )
+            start = (
+                ours["start_up_seconds"] if int(adapters) == given["adapters"][0] else None
+            )  # later ones find kernels
+            first = ours["first_round_seconds"]
+            lines.append([given["model"], shape, adapters, rate, *others, start, first, refresh, ours["peak_gib"]])
     notes = [
-        f"`{result['settings']['model']}`: {where(result)}"
+        f"`{result['settings']['model']}`: {where(result)}; {counted(runs_of(result))}"
         + (f"; four adapters over none: {result['four_over_none']}" if result["four_over_none"] else "")
         + (f"; vLLM's start-up: {result['vllm_start_up_seconds']} s" if result["vllm_start_up_seconds"] else "")
         for result in results
     ]
     return "\n\n".join([rows(head, lines), *notes])
+
+
+def runs_of(result: Result) -> dict[str, Sequence[Any]]:
+    row = next(iter(result["adapters"].values()))
+    return {name: row[name]["runs"] for name in ("marft", "generate", "vllm") if name in row}
 
 
 def against(row: Result, name: str) -> str | None:
@@ -91,8 +134,8 @@ def training(results: Sequence[Result]) -> str:
         samples, mismatch = result["samples"], result["mismatch"]
         ratios = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in result["ratios"].items())
         notes.append(
-            f"`{result['settings']['model']}`: {where(result)}; {samples['sequences']} sequences of {samples['shortest']} to "
-            f"{samples['longest']} tokens, {thousands(samples['tokens'])} together; {ratios}; sampled against recomputed "
+            f"`{result['settings']['model']}`: {where(result)}; medians of {result['settings']['repeats']} updates; "
+            f"{samples['sequences']} sequences of {samples['shortest']} to {samples['longest']} tokens, {thousands(samples['tokens'])} together; {ratios}; sampled against recomputed "
             f"log-probs: mean k3 KL {mismatch['mean_k3']:.2g} over {thousands(mismatch['tokens'])} tokens"
         )
     return "\n\n".join([rows(head, lines), *notes])
@@ -115,16 +158,9 @@ def iteration(results: Sequence[Result]) -> str:
 
 def episodes(results: Sequence[Result]) -> str:
     head = (
-        "model size",
-        "a step's prompts × group",
-        "tokens of prompt + completion",
-        "against",
-        "agents",
-        "marft episodes/s",
-        "theirs",
-        "ratio",
-        "ratio of processor time",
-    )
+        "model size", "a step's prompts × group", "tokens of prompt + completion", "against", "agents", "marft episodes/s",
+        "theirs", "ratio", "ratio of processor time", "rounds",
+    )  # fmt: skip
     lines = []
     for result in results:
         given = result["settings"]
@@ -133,18 +169,8 @@ def episodes(results: Sequence[Result]) -> str:
             sizes = f"{pair['prompt_tokens']:.0f} + {given['tokens']}"
             name = f"{peer} {pair[peer]['packages'][peer]}"
             rates = [pair[who]["episodes_per_second"] for who in ("marft", peer)]
-            lines.append(
-                [
-                    given["size"],
-                    shape,
-                    sizes,
-                    name,
-                    pair["agents"],
-                    *rates,
-                    f"**{pair['ratio']}×**",
-                    f"{pair['cpu_ratio']}×",
-                ]
-            )
+            ratios = f"**{pair['ratio']}×**", f"{pair['cpu_ratio']}×"
+            lines.append([given["size"], shape, sizes, name, pair["agents"], *rates, *ratios, given["rounds"]])
     return rows(head, lines)
 
 

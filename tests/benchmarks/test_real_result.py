@@ -11,12 +11,13 @@ import pytest
 from marft.config import load_config
 from marft.runs.directory import RunDirectory
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+ROOT = Path(__file__).parents[2]
+SITTING = {"machine": "a GPU", "jobs": 4, "entries": ["untuned-duo", "duo-grpo", "duo-token", "duo-action"]}
 
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
 
 
 def measured(folder: Path, name: str, right: Sequence[bool]) -> None:
@@ -51,7 +52,7 @@ def out(tmp_path: Path) -> Path:
     measured(folder, "duo-token-4-greedy", [True, True, True, False])
     trained(folder, "single-token", [0.1, 0.2], lr=0.0001)
     trained(folder, "duo-token", [0.1, 0.2, 0.3, 0.4, 0.5], lr=0.0002)  # stopped after its last checkpoint
-    (folder / "sittings.jsonl").write_text(json.dumps({"machine": "a GPU", "jobs": 4}) + "\n")
+    (folder / "sittings.jsonl").write_text(json.dumps(SITTING) + "\n")
     return folder.parent
 
 
@@ -87,9 +88,61 @@ def test_gains_are_paired_and_over_the_better_untuned_team(out: Path, tmp_path: 
     assert "dequantised 4-bit weights" in page
     row = next(line for line in page.splitlines() if line.startswith("| `duo-token`"))
     assert row.split(" | ")[1:3] == ["4", "100.0 % [90.0 %, 110.0 %]"]
-    assert row.split(" | ")[5:] == ["+25.0 [-54.5, +100.0]", "123", "4.00", "10.00", "12 + 20 |"]
+    assert row.split(" | ")[5:] == [
+        "+25.0 [-54.5, +100.0], 4 against 2 iterations",
+        "123",
+        "4.00",
+        "10.00",
+        "12 + 20 |",
+    ]
     assert "a GPU, shared by up to 4 runs" in page
-    assert "Training: 32 tasks × 4 episodes an iteration, 2 optimizer steps, learning rate 0.0001 or 0.0002" in page
+    assert "Training: 32 tasks × 4 episodes and 2 optimizer steps an iteration, learning rate 0.0001 or 0.0002" in page
+
+
+def test_what_was_missed_and_what_is_missing_is_said(out: Path, tmp_path: Path) -> None:
+    from report_real import write_report
+    from results_page import page
+
+    write_report(out, tmp_path / "docs")
+    text = (tmp_path / "docs/results.md").read_text()
+    assert "Not measured: `duo-action`, `duo-grpo`." in text
+    gains = "`duo-token` gains +50.0 points over `untuned-duo-long`, and +75.0 over `untuned-duo`, which has the same limits."
+    assert f"{gains} The aim was 10: over the better untuned duo it was reached." in text
+    assert text.endswith("MATH has not been run yet.\n")
+    study = json.loads((tmp_path / "docs/results/real-gsm8k-small.json").read_text())
+    study["entries"]["duo-token"]["gain"]["value"] = 0.099
+    assert "+9.9 points over `untuned-duo-long`" in page([study])
+    assert "it was missed." in page([study])
+    assert "MATH has not" not in page([study, {**study, "name": "math-small"}])
+
+
+def test_the_page_says_what_the_recorded_figures_say() -> None:
+    from report_real import make_page
+
+    assert (ROOT / "docs/results.md").read_text() == make_page(ROOT / "docs/results"), (
+        "python benchmarks/real.py report"
+    )
+
+
+def test_a_sitting_writes_down_how_it_was_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import real
+
+    for split in ("train", "test"):
+        (tmp_path / f"gsm8k_{split}.jsonl").write_text("")
+    monkeypatch.setattr(real, "go", lambda entry, sitting: None)
+    monkeypatch.setattr(real, "machine", lambda: "a GPU")
+    words = (
+        f"real.py run train.iterations=7 --model {tmp_path} --data {tmp_path} --out {tmp_path}/out --seconds 9 --jobs 2"
+    )
+    monkeypatch.setattr("sys.argv", [*words.split(), "--only", "untuned-duo", "duo-token"])
+    real.main()
+    [file] = (tmp_path / "out").glob("*/sittings.jsonl")
+    row = json.loads(file.read_text())
+    assert row.pop("seconds") >= 0
+    assert row == {
+        "machine": "a GPU", "entries": ["untuned-duo", "duo-token"], "iterations": {"duo-token": 7}, "jobs": 2,
+        "limit": 9.0, "overrides": ["train.iterations=7"],
+    }  # fmt: skip
 
 
 def test_every_team_resolves(tmp_path: Path) -> None:
