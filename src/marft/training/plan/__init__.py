@@ -1,12 +1,16 @@
-"""`marft train --plan`: what a run will need of memory and time, from its config, a short probe and some arithmetic."""
+"""`marft train --plan`: what a run will need of memory and time, from its config and a short probe on the real model."""
 
 from __future__ import annotations
 
+import math
+
 from marft.config import Config
-from marft.training.compose import assemble
-from marft.training.plan.forecast import Forecast, foresee
-from marft.training.plan.telling import tell
-from marft.training.start import splits
+from marft.training.compose import Assembly, assemble
+from marft.training.plan.iteration import Iteration, heaviest_of
+from marft.training.plan.memory import Memory, adapters_of, cache_of, device_memory, measure, weights_of
+from marft.training.plan.rollouts import Rollouts, most_generated, said
+from marft.training.plan.telling import Forecast, tell
+from marft.training.start import begin_from, splits
 from marft.types import MarftError
 
 
@@ -16,8 +20,55 @@ def plan(config: Config) -> Forecast:
         raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
     keeps = config.model_copy(update={"train": config.train.model_copy(update={"recompute": False})})
     parts = assemble(keeps, reads=splits(config))
+    begin_from(config, parts)
     with parts.table.host:
         found = foresee(config, parts)
     for line in tell(config, parts, found):
         print(line)
     return found
+
+
+def foresee(config: Config, parts: Assembly) -> Forecast:
+    """The parts come without recomputation: what a single layer keeps is found before it is switched on."""
+    rollouts = Rollouts(config, parts)
+    pace, whole = rollouts.pace(), rollouts.whole()
+    cache = cache_of(config, parts)  # as a run's: every slot has room for the longest prompt and answer
+    one = Iteration(config, parts.learner, whole.episodes)
+    trained, between, valued = list(one.trained()), list(one.between()), list(one.valued())
+    heaviest = heaviest_of([trained, between, valued])
+    costs = {team: measure(each, recompute=config.train.recompute) for team, each in heaviest.items()}
+    largest = max(costs.values(), key=lambda cost: cost.memory)
+
+    count, probed, rounds = config.train.tasks * config.train.samples, len(whole.episodes), one.rounds
+    spoken = sum(said(config, turn) for episode in whole.episodes for turn in episode.turns) / probed
+    generated = one.plays * count * whole.tokens / probed
+    plain = one.plays * whole.tokens / max(probed * spoken, 1)  # plays without play-outs that would say as much
+    iterations = config.train.iterations
+    if config.train.budget is not None:
+        iterations = min(iterations, math.ceil(config.train.budget / max(generated, 1.0)))
+    held_out = min(config.eval.tasks, len(parts.table.host.tasks("test"))) if config.eval.tasks else 0
+    return Forecast(
+        memory=Memory(
+            weights=sum(weights_of(team) for team in parts.teams),
+            adapters=sum(adapters_of(team, parts.learner.optimizers.keys()) for team in parts.teams),
+            cache=cache,
+            one_pass=largest.memory,
+        ),
+        device_memory=device_memory(parts.teams[0].device),
+        pass_tokens=largest.tokens,
+        fitting=min((c.tokens for team, c in costs.items() if c.tokens < heaviest[team].tokens), default=None),
+        generated=generated,
+        most_generated=round(one.plays * count * max(most_generated(config, episode) for episode in whole.episodes)),
+        trained=sum(each.tokens for each in trained) / rounds,
+        computed=sum(each.computed for each in trained) / rounds,
+        seconds={
+            "rollout": plain * pace.seconds(count, count * spoken),
+            "credit": sum(each.computed * costs[each.team].scoring for each in valued) / rounds,
+            "update": sum(each.computed * costs[each.team].training for each in trained) / rounds
+            + sum(each.computed * costs[each.team].scoring for each in between) / rounds,
+        },
+        evaluation=(1 + len(config.eval.benchmarks)) * pace.seconds(held_out, held_out * spoken),
+        iterations=iterations,
+        evaluations=(2 + (iterations // config.eval.every if config.eval.every else 0)) if held_out else 0,
+        probed=probed,
+    )

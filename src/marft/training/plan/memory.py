@@ -1,41 +1,59 @@
-"""Bytes that a run holds on a device: weights, optimizers, the engine's cache, and what one training pass keeps."""
+"""What a run holds on a device, and what one training pass takes of memory and time, measured on a real one."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from marft.config import Config
+from marft.engines.captured import Captured
+from marft.engines.local import LocalEngine
+from marft.engines.stepwise import Stepwise
 from marft.models.logprobs import MOST_LOGITS
+from marft.models.recompute import recompute_layers
+from marft.models.scoring import logprobs
 from marft.models.team import TeamModel
-from marft.training.passes import Pass
-from marft.training.plan.passing import loss_of, made_up
+from marft.training.compose import Assembly
+from marft.training.passes import Pass, cut, runs
+from marft.training.plan.iteration import Reading
+from marft.types import MarftError
 
 TRAINED = 16  # bytes of a parameter that learns: itself, its gradient and two Adam moments in fp32
 FROZEN = 4
-SMALL = 256  # tokens of the pass that is weighed, and of one twice as large
+FITS = 0.9  # of the device's memory: allocators and kernels take the rest
+PART = 8  # a pass is first weighed on one of every so many of its sequences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """In bytes; `activation` is of one token of a training pass."""
+    """In bytes."""
 
     weights: int
     adapters: int
     cache: int
-    activation: float
-    activations: int  # of a pass of train.tokens tokens
-    logits: int
+    one_pass: int
 
     @property
     def total(self) -> int:
-        return self.weights + self.adapters + self.cache + self.activations + self.logits
+        return self.weights + self.adapters + self.cache + self.one_pass
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Of a pass that computes `tokens`: the bytes that it adds, and seconds a token, with its gradient and without."""
+
+    tokens: int
+    memory: int
+    training: float
+    scoring: float
+
+
+# --- held all the time -----------------------------------------------------------------------------------------------
 def weights_of(team: TeamModel) -> int:
     return sum({p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in team.model.parameters()}.values())
 
@@ -48,26 +66,94 @@ def adapters_of(team: TeamModel, learning: Collection[str]) -> int:
     )
 
 
-def cache_of(team: TeamModel, rows: int, positions: int) -> int:
-    """Keys and values of every layer for so many rows of so many positions."""
-    config, model = team.config, team.model
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    size = next(iter(model.parameters())).element_size()
-    return int(2 * config.num_hidden_layers * heads * width * size * rows * positions)
+def cache_of(config: Config, parts: Assembly) -> int:
+    """What the engines hold after a play; vLLM takes its part at once, and a server's is not ours."""
+    engine = config.engine
+    if engine.name == "vllm":
+        return 0 if engine.url else int(engine.share * device_memory(parts.teams[0].device))
+    return sum(held_by(base.engine) for base in parts.bases.values() if isinstance(base.engine, LocalEngine))
 
 
-def logits_of(team: TeamModel, tokens: int) -> int:
-    """Three tensors of vocabulary width at once, for as many rows as are computed together."""
-    words = int(team.head.weight.shape[0])
-    return 3 * 4 * words * min(tokens, max(1, MOST_LOGITS // words))
+def held_by(engine: LocalEngine) -> int:
+    tensors: list[Tensor] = []
+    match engine.stepper:
+        case Stepwise(cache=cache):
+            tensors = [*cache.keys.values(), *cache.values.values()]
+        case Captured(cache=slots):
+            tensors = [slots.keys, slots.values]
+    return sum(tensor.nbytes for tensor in tensors)
 
 
-def activation_of(template: Pass) -> float:
-    """Bytes a token that a pass like this one keeps until its backward pass, weighed on two small ones: what does not
-    grow with the tokens cancels out."""
-    small, large = (made_up(template, size, seed=0) for size in (SMALL, 2 * SMALL))
-    return (kept(large) - kept(small)) / (large.tokens - small.tokens)
+def device_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+# --- one pass --------------------------------------------------------------------------------------------------------
+def measure(one: Pass, *, recompute: bool) -> Cost:
+    """The cost of this pass, or of one of half its tokens and so on where that does not fit.
+
+    Recomputation, which is switched on here, keeps less; but all of a layer while that runs again, which autograd's
+    hooks do not see.
+    """
+    layer = 0.0  # bytes a token
+    if recompute:
+        if one.team.device.type != "cuda":  # there it is part of the measured peak
+            layer = kept_a_token(one) / int(one.team.config.num_hidden_layers)
+        recompute_layers(one.team)
+    while True:
+        try:
+            return cost_of(one, layer)
+        except torch.OutOfMemoryError:
+            if len(one.work) == 1:
+                raise MarftError(
+                    "not even one sequence fits in the device's memory: use a smaller model, or lower max_tokens"
+                ) from None
+        one = max(map(Reading, cut(one.work, max(1, one.tokens // 2))), key=lambda half: half.weight).one
+
+
+def cost_of(one: Pass, layer: float) -> Cost:
+    device, size = one.team.device, one.tokens
+    try:
+        if device.type == "cuda":
+            seconds_of(one, train=True)  # its gradients are counted elsewhere, so they stay
+            torch.cuda.reset_peak_memory_stats(device)
+            before = torch.cuda.memory_allocated(device)
+            training = seconds_of(one, train=True)
+            memory = torch.cuda.max_memory_allocated(device) - before
+        else:
+            if (kept_a_token(one) + layer) * size > FITS * device_memory(device):
+                raise torch.OutOfMemoryError  # a CPU would not say so, but be killed
+            memory = kept(one) + int(layer * size) + logits_of(one)
+            training = seconds_of(one, train=True)
+    finally:
+        for parameter in (p for name in one.team.adapters for p in one.team.parameters(name).values()):
+            parameter.grad = None
+    scoring = seconds_of(one, train=False)
+    return Cost(tokens=size, memory=memory, training=training / size, scoring=scoring / size)
+
+
+def seconds_of(one: Pass, *, train: bool) -> float:
+    started = time.perf_counter()
+    with torch.set_grad_enabled(train):
+        loss = loss_of(one)
+    if train:
+        loss.backward()
+    loss.item()  # waits for the device
+    return time.perf_counter() - started
+
+
+def loss_of(one: Pass) -> Tensor:
+    """Something that depends on every agent's log-probs and every critic's values."""
+    acting, judging = one.split()
+    hidden, device = one.hidden(), one.team.device
+    n = sum(span.asked for span in acting.spans)
+    parts = [one.team.values(critic, hidden[n:][own]).sum() for critic, own in runs(judging.spans)]
+    if n:
+        chosen, temperature = torch.zeros(n, dtype=torch.int64, device=device), torch.ones(n, device=device)
+        parts.append(logprobs(one.team, hidden[:n], chosen, temperature)[0].sum())
+    return torch.stack(parts).sum()
 
 
 def kept(one: Pass) -> int:
@@ -80,15 +166,19 @@ def kept(one: Pass) -> int:
             held[x.untyped_storage().data_ptr()] = x
         return x
 
-    def back(x: Any) -> Any:
-        return x
-
-    with torch.autograd.graph.saved_tensors_hooks(note, back):
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
         loss_of(one)
     return sum(x.untyped_storage().nbytes() for x in held.values())
 
 
-def device_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def kept_a_token(one: Pass) -> float:
+    """About; from some of its sequences."""
+    part = Pass(team=one.team, work=one.work[::PART])
+    return kept(part) / part.tokens
+
+
+def logits_of(one: Pass) -> int:
+    """Three tensors of vocabulary width at once, for as many rows as are computed together."""
+    words = int(one.team.head.weight.shape[0])
+    rows = sum(span.asked for span in one.split()[0].spans)
+    return 3 * 4 * words * min(rows, max(1, MOST_LOGITS // words))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from marft.config import Config
 from marft.game.play import Agent
@@ -14,16 +15,16 @@ from marft.training.compose import Assembly
 from marft.training.dry_run import StandIn
 from marft.training.source import Source
 from marft.training.table import Start, Table
-from marft.types import Episode, MarftError
+from marft.types import Episode, MarftError, Turn
 
-WHOLE = 16  # episodes played to their end, or one task's samples where these are more
+WHOLE = 16  # episodes played to their end, or two tasks' samples where these are more
 SHORT, LONGER = 4, 20  # most tokens a turn of the wide, short plays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
     episodes: tuple[Episode, ...]
-    tokens: int
+    tokens: int  # generated, for play-outs too
     seconds: float
 
 
@@ -36,46 +37,48 @@ class Pace:
     rows: int
 
     def seconds(self, episodes: int, tokens: float) -> float:
-        return self.start * episodes / self.rows + self.token * tokens
+        return self.start * max(1.0, episodes / self.rows) + self.token * tokens
 
 
 class Rollouts:
     def __init__(self, config: Config, parts: Assembly) -> None:
-        self.config, self.parts = config, parts
-        self.source = Source(config, parts.table, Path())
+        self.config, self.parts, self.seed = config, parts, f"{config.seed}/plan"
 
-    def wide(self) -> tuple[Pace, Played]:
-        """From two plays of the run's width, after one that warms up: the second says more, all else is the same. The
-        second is handed back too."""
+    def pace(self) -> Pace:
+        """From two plain plays of the run's width, after one that warms up: the second says more, all else is the same."""
         starts = self.starts(self.config.train.tasks)[: self.config.engine.slots]
-        self.play(starts, SHORT)
-        short, longer = self.play(starts, SHORT), self.play(starts, LONGER)
+        _, short, longer = (self.play(self.table(n).episodes(starts, self.seed)) for n in (SHORT, SHORT, LONGER))
         more = longer.tokens - short.tokens
         token = max(0.0, longer.seconds - short.seconds) / more if more > 0 else 0.0
         token = token or longer.seconds / max(longer.tokens, 1)
-        start = max(0.0, short.seconds - token * short.tokens)
-        return Pace(start=start, token=token, rows=len(starts)), longer
+        return Pace(start=max(0.0, short.seconds - token * short.tokens), token=token, rows=len(starts))
 
     def whole(self) -> Played:
-        samples = self.config.train.samples
-        played = self.play(self.starts(min(self.config.train.tasks, -(-WHOLE // samples))), None)
-        if not any(episode.turns and episode.ended != "failed" for episode in played.episodes):
+        """With the play-outs that the credit asks for; of two tasks at least, since these differ."""
+        tasks = max(2, -(-WHOLE // self.config.train.samples))
+        source = Source(self.config, self.table(None), Path())
+        played = self.play(source.play(self.starts(tasks), self.seed))
+        usable = [episode for episode in played.episodes if episode.turns and episode.ended != "failed"]
+        if not usable:
             first = played.episodes[0]
             raise MarftError(f"every episode of the probe failed: {first.error}", first.trace)
+        if not any(turn.agent in self.config.team.trained for episode in usable for turn in episode.turns):
+            raise MarftError("nobody who learns acted in any episode; the workflow must call game.act")
         return played
 
     def starts(self, tasks: int) -> list[Start]:
-        chosen = self.source.next_tasks(0)[:tasks]
+        chosen = Source(self.config, self.parts.table, Path()).next_tasks(0)[:tasks]
         return [Start(task=task, sample=i) for task in chosen for i in range(self.config.train.samples)]
 
-    def play(self, starts: Sequence[Start], most: int | None) -> Played:
-        """With the play-outs that the credit asks for; nobody says more than `most` tokens a turn."""
-        team = {name: self.seated(agent, most) for name, agent in self.parts.table.team.items()}
-        table = Table(team=team, host=self.parts.table.host, workflow=self.parts.table.workflow)
+    def play(self, playing: Coroutine[Any, Any, list[Episode]]) -> Played:
         before, started = self.parts.tokens, time.perf_counter()
-        episodes = asyncio.run(Source(self.config, table, Path()).play(starts, f"{self.config.seed}/plan"))
+        episodes = asyncio.run(playing)
         seconds = time.perf_counter() - started
         return Played(episodes=tuple(episodes), tokens=self.parts.tokens - before, seconds=seconds)
+
+    def table(self, most: int | None) -> Table:
+        """Where nobody of ours says more than `most` tokens a turn."""
+        return replace(self.parts.table, team={name: self.seated(a, most) for name, a in self.parts.table.team.items()})
 
     def seated(self, agent: Agent, most: int | None) -> Agent:
         """A plan asks no remote model: somebody else speaks for it, at once."""
@@ -87,3 +90,22 @@ class Rollouts:
                 return replace(agent, sampling=replace(agent.sampling, max_tokens=limit))
             case _:
                 return agent
+
+
+def said(config: Config, turn: Turn, *, most: bool = False) -> int:
+    """Tokens of ours in a turn, or the most that it may have; what is not ours costs us nothing to say."""
+    agent = config.team.agents.get(turn.agent)
+    if agent is None or agent.kind not in ("trained", "frozen"):
+        return 0
+    return agent.max_tokens if most else len(turn.completion.token_ids)
+
+
+def most_generated(config: Config, episode: Episode) -> int:
+    """By an episode of as many turns, with the play-outs that its credit asks for."""
+    limits = [said(config, turn, most=True) for turn in episode.turns]
+    total = sum(limits)
+    if config.credit.name == "difference":
+        again = 1 if config.credit.baseline == "blank" else 0  # a blanked turn is not said again, the base's is
+        learns = [k for k, turn in enumerate(episode.turns) if turn.agent in config.team.trained]
+        total += sum(sum(limits[k + again :]) for k in learns)
+    return total
