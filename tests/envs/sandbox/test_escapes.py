@@ -435,6 +435,7 @@ def test_a_program_does_not_outlive_those_who_run_it() -> None:
     while not sandboxed(runner.pid) and time.monotonic() < until:
         time.sleep(0.02)
     assert sandboxed(runner.pid)
+    time.sleep(0.5)  # bubblewrap asks to die with its parent only after it has made its child
     runner.kill()
     runner.communicate()
     until = time.monotonic() + 10
