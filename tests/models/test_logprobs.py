@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from marft.models import logprobs as room
-from marft.models.logprobs import TokenLogProbs, head_logits, product
+from marft.models.logprobs import TokenLogProbs, head_logits, in_fp32
 
 AFTER_THE_HEAD: dict[str, dict[str, float]] = {
     "nothing": {},
@@ -129,7 +129,7 @@ def test_a_product_with_narrow_columns_is_the_whole_product(monkeypatch: pytest.
     expected = x @ m.float()
     for most in (1, 5, 17, 1000):
         monkeypatch.setattr(room, "MOST_WIDENED", most)
-        torch.testing.assert_close(product(x, m), expected)
+        torch.testing.assert_close(in_fp32(x, m), expected)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

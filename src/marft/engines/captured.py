@@ -71,7 +71,7 @@ class Captured:
             begin += PREFILL_TOKENS
         hidden = self._pass([(adapter, ids[begin:]), *others], slots, begin)
         copies = [(seat, first[prompt]) for seat, prompt in zip(seats, source, strict=True) if seat != first[prompt]]
-        longest = max(len(prompts[prompt][1]) for prompt in source)
+        longest = max((len(prompts[source[seat - seats.start]][1]) for seat, _ in copies), default=0)
         self.cache.copy([seat for seat, _ in copies], [origin for _, origin in copies], longest)
         return self.team.logits(hidden)[torch.tensor(source, device=self.team.device)]
 

@@ -27,7 +27,7 @@ def head_logits(team: Headed, hidden: Tensor) -> Tensor:
     """fp32 logits [..., V] of hidden [..., D], without gradient; with the scaling or soft cap that some families put
     after the head."""
     with torch.no_grad():
-        logits = product(hidden.detach().flatten(0, -2), team.head.weight.T)
+        logits = in_fp32(hidden.detach().flatten(0, -2), team.head.weight.T)
         if team.head.bias is not None:
             logits += team.head.bias
         if (scale := scaling(team)) != 1.0:
@@ -37,8 +37,8 @@ def head_logits(team: Headed, hidden: Tensor) -> Tensor:
     return logits.view(*hidden.shape[:-1], -1)
 
 
-def product(x: Tensor, m: Tensor) -> Tensor:
-    """x @ m in fp32, whatever precision m is kept in: logits rounded to bf16 would move log-probs by a tenth."""
+def in_fp32(x: Tensor, m: Tensor) -> Tensor:
+    """x @ m in fp32, whatever precision m is kept in: logits rounded to bf16, say, would move log-probs by a tenth."""
     if m.dtype == torch.float32:
         return x.float() @ m
     if m.is_cuda:
@@ -105,7 +105,7 @@ def log_probs_of(team: Headed, hidden_ND: Tensor, tokens_N: Tensor, temperature_
 
     def by_hidden(by_logits_NV: Tensor) -> Tensor:
         bent = by_logits_NV if bend_NV is None else by_logits_NV.mul_(bend_NV)
-        return product(bent, team.head.weight).mul_(rate_N1).to(hidden_ND.dtype)
+        return in_fp32(bent, team.head.weight).mul_(rate_N1).to(hidden_ND.dtype)
 
     entropy_N1 = found[1][:, None]
     if slopes:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from marft.models.elementwise import gate, gate_backward
+from marft.models.logprobs import in_fp32
 from marft.models.lora import Mask, TeamLinear
 
 FEW = 2048  # rows of a decode step rather than of a pass over whole texts
@@ -132,7 +133,7 @@ class Routed(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             d_x = (d_y @ weight).addmm_(d_hidden, a)
             d_x = gate_backward(given, d_x) if product.gated else d_x
-        d_a, d_b = precise(d_hidden.T, x), precise(hidden.T, d_y)
+        d_a, d_b = in_fp32(d_hidden.T, x), in_fp32(hidden.T, d_y)
         found: list[Tensor | None] = []
         for j, stack in product.stacks.items():
             rows, columns = product.block(j)
@@ -151,10 +152,3 @@ class Gate(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> Tensor:
         return gate_backward(ctx.saved_tensors[0], d_out)
-
-
-def precise(one: Tensor, other: Tensor) -> Tensor:
-    """A product in fp32, whatever its factors are."""
-    if one.is_cuda and one.dtype != torch.float32:
-        return torch.mm(one, other, out_dtype=torch.float32)
-    return (one @ other).float()
