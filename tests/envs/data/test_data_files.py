@@ -98,7 +98,7 @@ def test_a_cell_of_a_megabyte(tmp_path: Path) -> None:
         ("a.csv", b'a,b\n"1,2\n', "a.csv, line 2: unexpected end of data"),
         ("a.csv", b"a,b\n", "a.csv has no rows"),
         ("a.jsonl.gz", b"not gzip", "a.jsonl.gz cannot be read as .jsonl"),
-        ("a.jsonl.gz", gzip.compress(b'{"a": 1}\n')[:-9], "a.jsonl.gz cannot be read as .jsonl"),
+        ("a.jsonl.gz", gzip.compress(b'{"a": 1}\n', mtime=0)[:-9], "a.jsonl.gz cannot be read as .jsonl"),
         ("a.parquet", b"PAR1 and nothing", "a.parquet cannot be read as .parquet"),
         ("a.parquet", b"", "a.parquet cannot be read as .parquet"),
         ("a.txt", b"{}", "a.txt: cannot read this kind of file; use .jsonl, .json, .parquet, .csv, .tsv"),
