@@ -29,7 +29,6 @@ from marft.training.plan.memory import (
     Memory,
     adapters_of,
     cache_of,
-    held_by,
     kept,
     kept_a_token,
     logits_of,
@@ -187,7 +186,7 @@ def test_the_cache_of_captured_steps_is_capped() -> None:
     for room, rows in ((10**9, 10), (3 * 512 * position, 3)):
         engine.stepper = Captured(team, team.decoder, Rows(10, team.device, [0]), room)
         engine.stepper.reserve(300, 0)
-        assert held_by(engine) == rows * 512 * position
+        assert engine.stepper.held == rows * 512 * position
 
 
 def test_vllm_takes_its_share() -> None:

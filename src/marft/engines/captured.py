@@ -29,9 +29,12 @@ class Captured:
     def __init__(self, team: TeamModel, decoder: Decoder, rows: Rows, memory: int) -> None:
         self.team, self.decoder, self.rows = team, decoder, rows
         self.cache = SlotCache(decoder, len(rows.idle), memory)
-        self.masks = team.lora.masks(team.device)
         self.graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
         self.known: list[tuple[int, torch.Size]] = []  # where the tensors lie that the graphs read and write
+
+    @property
+    def held(self) -> int:
+        return self.cache.keys.nbytes + self.cache.values.nbytes
 
     def room(self, positions: int, live: int) -> int:
         return self.cache.room(positions, live)
@@ -117,7 +120,7 @@ class Captured:
 
     def _step(self, n: int, suspects: Tensor, truncated: bool) -> None:
         attend = SlotDecode(self.cache, self.rows.length[:n])
-        advance(self.team, self.masks, self.rows, n, attend, suspects, truncated=truncated)
+        advance(self.team, self.rows, n, attend, suspects, truncated=truncated)
 
 
 def graph_size(rows: int) -> int:

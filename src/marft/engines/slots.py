@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from marft.models.attention import ragged
+from marft.models.attention import ragged, starts
 from marft.models.decoder import Decoder
 from marft.models.layout import Layout
 
@@ -82,15 +82,13 @@ class SlotPrefill:
         self, layout: Layout, cache: SlotCache, slots: Sequence[int], device: torch.device, begin: int = 0
     ) -> None:
         self.cache = cache
-        starts = torch.tensor(slots) * cache.positions
+        begins = torch.tensor(slots) * cache.positions
         sequence, place = ragged(layout.lengths)
-        sizes = torch.zeros(len(slots) + 1, dtype=torch.int32)
-        sizes[1:] = layout.sizes.cumsum(0)
         self.longest = int(layout.sizes.max())
         self.origin = layout.origin.to(device)
-        self.cells = (starts[sequence] + place + begin).to(device)
-        self.starts_q = sizes.to(device)
-        self.starts_k = torch.cat([starts, starts[-1:]]).to(device, torch.int32)
+        self.cells = (begins[sequence] + place + begin).to(device)
+        self.starts_q = starts(layout.sizes).to(device)
+        self.starts_k = torch.cat([begins, begins[-1:]]).to(device, torch.int32)
         self.used = (layout.lengths + begin).to(device, torch.int32)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:

@@ -26,6 +26,11 @@ class Stepper(Protocol):
 
     burst: int  # steps between two looks at who is done
 
+    @property
+    def held(self) -> int:
+        """Bytes of keys and values."""
+        ...
+
     def room(self, positions: int, live: int) -> int:
         """How many rows of this length fit, while so many are live."""
         ...
@@ -55,7 +60,10 @@ class Stepwise:
     def __init__(self, team: TeamModel, rows: Rows) -> None:
         self.team, self.rows = team, rows
         self.cache = Cache(len(rows.idle))
-        self.masks = team.lora.masks(team.device)
+
+    @property
+    def held(self) -> int:
+        return sum(side.nbytes for side in (*self.cache.keys.values(), *self.cache.values.values()))
 
     def room(self, positions: int, live: int) -> int:
         return self.cache.slots
@@ -86,13 +94,11 @@ class Stepwise:
 
     def step(self, n: int, suspects: Tensor, *, truncated: bool) -> None:
         attend = Decode(self.cache, self.rows.length[:n])
-        advance(self.team, self.masks, self.rows, n, attend, suspects, truncated=truncated)
+        advance(self.team, self.rows, n, attend, suspects, truncated=truncated)
 
 
-def advance(
-    team: TeamModel, masks: Tensor, rows: Rows, n: int, attend: Attend, suspects: Tensor, *, truncated: bool
-) -> None:
-    """One more token for the first n rows, each through its own adapter: row i of `masks` routes adapter i."""
-    hidden = team.hidden(rows.token[:n, None], rows.length[:n, None], attend, Mask(masks[rows.adapter[:n]]))
+def advance(team: TeamModel, rows: Rows, n: int, attend: Attend, suspects: Tensor, *, truncated: bool) -> None:
+    """One more token for the first n rows, each through its own adapter."""
+    hidden = team.hidden(rows.token[:n, None], rows.length[:n, None], attend, Mask(team.masks[rows.adapter[:n]]))
     rows.length[:n] += ~rows.idle[:n]
     rows.draw(team.logits(hidden[:, 0]), slice(n), suspects, truncated=truncated)

@@ -41,6 +41,11 @@ def ragged(sizes: Tensor) -> tuple[Tensor, Tensor]:
     return row, torch.arange(len(row)) - (sizes.cumsum(0) - sizes)[row]
 
 
+def starts(sizes: Tensor) -> Tensor:
+    """[S + 1] where each sequence begins, and the end."""
+    return torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]).to(torch.int32)
+
+
 class Pick(torch.autograd.Function):
     """x [M, …] → x[index]; `index` holds no row twice, so the gradient is a plain copy back instead of a sum."""
 
@@ -81,12 +86,10 @@ class Packed:
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
         self.count, self.longest = len(lengths), max(lengths)
         sizes = torch.tensor(lengths)
-        starts = torch.zeros(self.count + 1, dtype=torch.int64)
-        starts[1:] = sizes.cumsum(0)
         row, position = ragged(sizes)
         self.position_ids = position[None].to(device)
         self.cell = (row * self.longest + position).to(device)
-        self.starts = starts.to(device, torch.int32)
+        self.starts = starts(sizes).to(device)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         if q.is_cuda and q.dtype != torch.float32:

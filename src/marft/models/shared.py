@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from marft.models.attention import Packed, Pick, Place, flash, ragged
+from marft.models.attention import Packed, Pick, Place, flash, ragged, starts
 from marft.models.layout import Layout
 
 
@@ -146,8 +146,3 @@ class Block:
         """[N, heads, d] → [S, heads, width, d]"""
         grid: Tensor = Place.apply(x, cell, self.count * width)
         return grid.view(self.count, width, *x.shape[1:]).transpose(1, 2)
-
-
-def starts(sizes: Tensor) -> Tensor:
-    """[S + 1] where each sequence begins, and the end."""
-    return torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]).to(torch.int32)

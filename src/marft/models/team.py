@@ -41,6 +41,7 @@ class TeamModel:
             self.lora = TeamLora(self.model, [*agents, *critics], targets, seed)
         except ValueError as error:
             raise MarftError(str(error)) from None
+        self.masks = self.lora.masks(self.device)
         self.decoder = self._fuse()
         self.agents = [spec.name for spec in agents]
         self.value_heads = {spec.name: value_head(self.config.hidden_size, self.device) for spec in critics}
@@ -79,7 +80,7 @@ class TeamModel:
         if not present:
             return None
         rows = torch.tensor([len(self.lora.specs) if i is None else i for i in adapters])
-        table = self.lora.masks(self.device)[rows.to(self.device)]
+        table = self.masks[rows.to(self.device)]
         return Mask(table.repeat_interleave(torch.tensor(lengths, device=self.device), 0), present)
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from marft.models.scoring import Span, action_span, logprobs
 from marft.models.team import TeamModel
 from marft.training.batch import Batch
 from marft.training.lesson import Lesson, Tally, Update
-from marft.training.passes import Pass, Work, cut, judge, runs, score, token_rows
+from marft.training.passes import Pass, Work, cut, judge, runs, score, scored, token_rows
 from marft.training.roster import Member
 from marft.training.schedule import Steps
 from marft.types import MarftError
@@ -85,10 +85,7 @@ class Learner:
 
     def reference(self, batch: Batch) -> Tensor:
         """Log-probs of the untrained base."""
-        found = torch.zeros_like(batch.old_N)
-        for rows, new in score(batch, dict.fromkeys(range(len(batch.turns))), self.settings.tokens):
-            found[rows] = new
-        return found
+        return scored(batch, dict.fromkeys(range(len(batch.turns))), self.settings.tokens)
 
     # --- updates -----------------------------------------------------------------------------------------------------
     def update(self, lesson: Lesson, steps: Steps, *, lr_factor: float, generator: torch.Generator) -> Update:

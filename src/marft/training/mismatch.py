@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from marft.algorithms.experience import Estimate
 from marft.algorithms.losses import kl_estimate
 from marft.training.batch import Batch
-from marft.training.passes import score
+from marft.training.passes import scored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +35,8 @@ class Mismatch:
 
 def find_mismatch(batch: Batch, *, tokens: int, correction: float | None) -> Mismatch:
     """Reads all turns once more with the learner's own code, in passes of `tokens`."""
-    own_N = torch.zeros_like(batch.old_N)
-    adapters: dict[int, str | None] = {k: batch.member(k).adapter for k in range(len(batch.turns))}
-    for rows, logprobs in score(batch, adapters, tokens):
-        own_N[rows] = logprobs
-    return compare(batch, own_N, correction)
+    adapters = {k: batch.member(k).adapter for k in range(len(batch.turns))}
+    return compare(batch, scored(batch, adapters, tokens), correction)
 
 
 def compare(batch: Batch, own_N: Tensor, correction: float | None) -> Mismatch:

@@ -92,6 +92,14 @@ def score(batch: Batch, adapters: Mapping[int, str | None], tokens: int) -> Iter
             yield rows, new.cpu()
 
 
+def scored(batch: Batch, adapters: Mapping[int, str | None], tokens: int) -> Tensor:
+    """The same as one tensor over all tokens, 0 where a turn was not asked for."""
+    found_N = torch.zeros_like(batch.old_N)
+    for rows, new in score(batch, adapters, tokens):
+        found_N[rows] = new
+    return found_N
+
+
 def runs(spans: Sequence[Span]) -> Iterator[tuple[str, slice]]:
     """Neighbours that the same critic reads: its name, and their rows among the asked positions."""
     start = 0

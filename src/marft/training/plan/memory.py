@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from marft.config import Config
-from marft.engines.captured import Captured
 from marft.engines.local import LocalEngine
-from marft.engines.stepwise import Stepwise
 from marft.models.logprobs import MOST_LOGITS
 from marft.models.recompute import recompute_layers
 from marft.models.scoring import logprobs
@@ -71,17 +69,8 @@ def cache_of(config: Config, parts: Assembly) -> int:
     engine = config.engine
     if engine.name == "vllm":
         return 0 if engine.url else int(engine.share * device_memory(parts.teams[0].device))
-    return sum(held_by(base.engine) for base in parts.bases.values() if isinstance(base.engine, LocalEngine))
-
-
-def held_by(engine: LocalEngine) -> int:
-    tensors: list[Tensor] = []
-    match engine.stepper:
-        case Stepwise(cache=cache):
-            tensors = [*cache.keys.values(), *cache.values.values()]
-        case Captured(cache=slots):
-            tensors = [slots.keys, slots.values]
-    return sum(tensor.nbytes for tensor in tensors)
+    ours = [base.engine for base in parts.bases.values() if isinstance(base.engine, LocalEngine)]
+    return sum(engine.stepper.held for engine in ours)
 
 
 def device_memory(device: torch.device) -> int:
