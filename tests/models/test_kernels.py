@@ -91,6 +91,16 @@ def test_adapters_are_added_to_their_own_outputs(rows: int) -> None:
     close(wide[:, :out], expected, 1e-4)
 
 
+@pytest.mark.parametrize(("rows", "gated"), [(5, 20), (5, 0), (70, 40), (70, 100)])
+def test_the_gate_takes_up_adapters_on_the_way(rows: int, gated: int) -> None:
+    width, ranks = 150, 100  # 20 columns of the mask repeat
+    b = numbers(ranks, 2 * width, seed=1)
+    b[:gated, width:] = b[gated:, :width] = 0
+    wide, mask = numbers(rows, 2 * width + ranks), 2.0 * (numbers(rows, 20, seed=9) > 0)
+    both = wide[:, : 2 * width] + (wide[:, 2 * width :] * mask.repeat(1, 5)) @ b
+    close(kernels.gate_routed(wide, mask, b, gated), elementwise.gate(both), 1e-3)
+
+
 @pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj", "up_proj"]])
 def test_products_know_which_ranks_reach_which_outputs(targets: list[str] | str) -> None:
     """The decoder's own products, on a model whose layers end within a tile and beyond one."""

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from marft.models.attention import Attend
 from marft.models.elementwise import add_norm, turn
 from marft.models.lora import Mask
-from marft.models.products import Product
+from marft.models.products import Product, mlp
 
 FAMILIES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 FIXED_ANGLES = ("default", "linear", "llama3", "yarn")  # the others depend on how long a text has become
@@ -105,7 +105,7 @@ class Decoder:
         q, k, v = turned.split([*self.heads, self.heads[1]], dim=1)
         seen = attend(number, q, k, v, self.scale).reshape(len(x), -1)
         stream, x = add_norm(stream, layer.o(seen, routing), layer.before_mlp, self.eps, self.dtype)
-        return stream, layer.down(layer.gate_up(x, routing), routing)
+        return stream, mlp(layer.gate_up, layer.down, x, routing)
 
     def _norm_heads(self, qkv: Tensor, weights: tuple[Tensor, Tensor]) -> Tensor:
         sizes = [count * self.dim for count in (*self.heads, self.heads[1])]

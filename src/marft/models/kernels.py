@@ -90,26 +90,49 @@ def gate_backward_kernel(both, stride, d_out, d_both, width, BLOCK: tl.constexpr
 
 
 @triton.jit
-def add_routed_kernel(
-    wide, stride, mask, b, reach, rows, out, rank, TILE: tl.constexpr, ROWS: tl.constexpr, RANKS: tl.constexpr
-):
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None].to(tl.int64)
-    column = tl.program_id(1) * TILE + tl.arange(0, TILE)[None, :]
-    first = tl.load(reach + 2 * tl.program_id(1))
-    last = tl.load(reach + 2 * tl.program_id(1) + 1)
-    inside = (row < rows) & (column < out)
-    y = tl.load(wide + row * stride + column, mask=inside, other=0.0).to(tl.float32)
+def routed_part(wide, stride, row, here, mask, rank, b, out, column, inside, first, last, RANKS: tl.constexpr):
+    """What the ranks from `first` to `last` add to some columns of some rows."""
+    y = tl.zeros([row.shape[0], column.shape[1]], dtype=tl.float32)
     start = first
     while start < last:
         across = start + tl.arange(0, RANKS)[None, :]
         down = start + tl.arange(0, RANKS)[:, None]
-        here = (row < rows) & (across < last)
-        h = tl.load(wide + row * stride + out + across, mask=here, other=0.0)
-        h = h * tl.load(mask + row * rank + across % rank, mask=here, other=0.0)
-        part = tl.load(b + down * out + column, mask=(down < last) & (column < out), other=0.0)
+        h = tl.load(wide + row * stride + out + across, mask=here & (across < last), other=0.0)
+        h = h * tl.load(mask + row * rank + across % rank, mask=here & (across < last), other=0.0)
+        part = tl.load(b + down * out + column, mask=(down < last) & inside, other=0.0)
         y += tl.dot(h, part, out_dtype=tl.float32, input_precision="ieee")
         start += RANKS
-    tl.store(wide + row * stride + column, y.to(wide.dtype.element_ty), mask=inside)
+    return y
+
+
+@triton.jit
+def add_routed_kernel(
+    wide, stride, mask, rank, b, out, reach, rows, TILE: tl.constexpr, ROWS: tl.constexpr, RANKS: tl.constexpr
+):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None].to(tl.int64)
+    column = tl.program_id(1) * TILE + tl.arange(0, TILE)[None, :]
+    here, inside = row < rows, column < out
+    first = tl.load(reach + 2 * tl.program_id(1))
+    last = tl.load(reach + 2 * tl.program_id(1) + 1)
+    y = tl.load(wide + row * stride + column, mask=here & inside, other=0.0).to(tl.float32)
+    y += routed_part(wide, stride, row, here, mask, rank, b, out, column, inside, first, last, RANKS)
+    tl.store(wide + row * stride + column, y.to(wide.dtype.element_ty), mask=here & inside)
+
+
+@triton.jit
+def gate_routed_kernel(
+    wide, stride, mask, rank, b, result, rows, width, first, middle, last,
+    TILE: tl.constexpr, ROWS: tl.constexpr, RANKS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None].to(tl.int64)
+    column = tl.program_id(1) * TILE + tl.arange(0, TILE)[None, :]
+    here, inside, out = row < rows, column < width, 2 * width
+    gate = tl.load(wide + row * stride + column, mask=here & inside, other=0.0).to(tl.float32)
+    up = tl.load(wide + row * stride + width + column, mask=here & inside, other=0.0).to(tl.float32)
+    gate += routed_part(wide, stride, row, here, mask, rank, b, out, column, inside, first, middle, RANKS)
+    up += routed_part(wide, stride, row, here, mask, rank, b, out, width + column, inside, middle, last, RANKS)
+    value = gate * tl.sigmoid(gate) * up
+    tl.store(result + row * width + column, value.to(result.dtype.element_ty), mask=here & inside)
 
 
 def add_norm(
@@ -167,8 +190,25 @@ def gate_backward(both: Tensor, d_out: Tensor) -> Tensor:
 def add_routed(wide: Tensor, mask: Tensor, b: Tensor, reach: Tensor, tile: int) -> None:
     """wide [M, out + ranks] holds W x and A x: to its first columns add (A x · mask) B, in place. mask [M, Σr] repeats
     over the ranks, and `reach` tells for each tile of outputs which rows of b [ranks, out] are not all zero."""
-    rows, out = wide.shape[0], b.shape[1]
-    block = 16 if rows <= 64 else 64
-    add_routed_kernel[(triton.cdiv(rows, block), len(reach))](
-        wide, wide.stride(0), mask, b, reach, rows, out, mask.shape[1], TILE=tile, ROWS=block, RANKS=64
+    rows = len(wide)
+    add_routed_kernel[(triton.cdiv(rows, 16), len(reach))](
+        wide, wide.stride(0), mask, mask.shape[1], b, b.shape[1], reach, rows, TILE=tile, ROWS=16, RANKS=ranks_of(wide)
     )
+
+
+def gate_routed(wide: Tensor, mask: Tensor, b: Tensor, gated: int) -> Tensor:
+    """silu(gate) · up of wide [M, 2F + ranks], after adding (A x · mask) B as `add_routed` does: the first `gated` ranks
+    reach the gate alone, the others `up` alone."""
+    rows, width = len(wide), b.shape[1] // 2
+    result = wide.new_empty(rows, width)
+    block = 16 if rows <= 64 else 64
+    gate_routed_kernel[(triton.cdiv(rows, block), triton.cdiv(width, 64))](
+        wide, wide.stride(0), mask, mask.shape[1], b, result, rows, width, 0, gated, len(b),
+        TILE=64, ROWS=block, RANKS=ranks_of(wide),
+    )  # fmt: skip
+    return result
+
+
+def ranks_of(wide: Tensor) -> int:
+    """Rows of B in one product: as many as take 128 bytes of each row of A x."""
+    return 128 // wide.element_size()

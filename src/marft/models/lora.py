@@ -33,15 +33,15 @@ class Stack:
     """One layer's adapters: `a[i]` [r, in] and `b[i]` [r, out] are parameters that share memory with the stacks."""
 
     def __init__(self, base: nn.Linear, specs: Sequence[AdapterSpec]) -> None:
-        total, device = sum(s.rank for s in specs), base.weight.device
-        self.all_a = torch.zeros(total, base.in_features, device=device)
-        self.all_b = torch.zeros(total, base.out_features, device=device)
-        ranks = [s.rank for s in specs]
+        ranks, device = [s.rank for s in specs], base.weight.device
+        all_a = torch.empty(sum(ranks), base.in_features)
+        for rows in all_a.split(ranks):  # drawn on the CPU: the same whatever the device
+            nn.init.kaiming_uniform_(rows, a=math.sqrt(5))
+        self.all_a = all_a.to(device)
+        self.all_b = torch.zeros(sum(ranks), base.out_features, device=device)
         self.a = [nn.Parameter(rows) for rows in self.all_a.split(ranks)]
         self.b = [nn.Parameter(rows) for rows in self.all_b.split(ranks)]
         self.scalings = [s.scaling for s in specs]
-        for a in self.a:
-            nn.init.kaiming_uniform_(a, a=math.sqrt(5))
 
 
 class Routing(Protocol):

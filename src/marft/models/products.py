@@ -21,7 +21,7 @@ from marft.models.logprobs import in_fp32
 from marft.models.lora import Mask, TeamLinear
 
 FEW = 2048  # rows of a decode step rather than of a pass over whole texts
-TILE = 128  # outputs of one program of the kernel that adds adapters
+TILE = 256  # outputs of one program of the kernel that adds adapters
 Renewal = list[tuple[Tensor, Tensor]]  # where to copy, and what
 
 
@@ -87,13 +87,20 @@ class Product:
 
     def at_once(self, x: Tensor, routing: Mask) -> Tensor:
         """y alone. With few rows on CUDA, mask and product are one kernel."""
-        if not x.is_cuda or len(x) > FEW:
+        if not few_on_cuda(x):
             return self.routed(x, routing)[0]
         from marft.models.kernels import add_routed
 
         wide = linear(x, self.weight, self.bias)
         add_routed(wide, routing.columns(1, x.dtype), self.b, self.reach, TILE)
         return wide[:, : self.out]
+
+    def activated(self, x: Tensor, routing: Mask) -> Tensor:
+        """silu(gate) · up of the two layers' outputs, with few rows on CUDA."""
+        from marft.models.kernels import gate_routed
+
+        gated = len(self.stacks[0].all_a) if 0 in self.stacks else 0
+        return gate_routed(linear(x, self.weight, self.bias), routing.columns(1, x.dtype), self.b, gated)
 
     @cached_property
     def reach(self) -> Tensor:
@@ -110,6 +117,18 @@ class Product:
         wide = linear(x, self.weight, self.bias)
         hidden = wide[:, self.out :] * routing.columns(len(self.stacks), x.dtype)
         return wide[:, : self.out].addmm_(hidden, self.b), hidden
+
+
+def mlp(gate_up: Product, down: Product, x: Tensor, routing: Mask | None) -> Tensor:
+    """What a layer's MLP adds. In a step on CUDA adapters join the outputs of gate_up, the widest of a layer, on the way
+    through the gate, so that these are read only once."""
+    if routing is None or not (gate_up.rank and down.rank) or torch.is_grad_enabled() or not few_on_cuda(x):
+        return down(gate_up(x, routing), routing)
+    return down.at_once(gate_up.activated(x, routing), routing)
+
+
+def few_on_cuda(x: Tensor) -> bool:
+    return x.is_cuda and len(x) <= FEW
 
 
 class Routed(torch.autograd.Function):
