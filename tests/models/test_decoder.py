@@ -135,6 +135,29 @@ def test_half_precision_keeps_the_stream_in_full(monkeypatch: pytest.MonkeyPatch
     assert (found - expected).abs().mean() < 0.02
 
 
+@pytest.mark.parametrize(("dtype", "wrong"), [(torch.float32, 0.001), (torch.bfloat16, 0.2)])
+def test_a_decoder_that_is_wrong_is_refused(dtype: torch.dtype, wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the first token: attention sinks of real models have activations there that half precision cannot tell."""
+    right, tokens = decoder.Decoder.__call__, 1
+
+    def bent(self: decoder.Decoder, *given: Any) -> Tensor:
+        out = right(self, *given)
+        out[:, :tokens] *= 1 + wrong
+        return out
+
+    monkeypatch.setattr(decoder.Decoder, "__call__", bent)
+
+    def team() -> TeamModel:
+        loaded = tiny(KNOWN["qwen2"])
+        loaded.model.to(dtype)
+        return TeamModel(loaded, agents=[], critics=[], targets="all-linear", seed=0)
+
+    assert team().decoder is not None
+    tokens = 8
+    with pytest.raises(AssertionError, match="the decoder is wrong"):
+        team()
+
+
 @pytest.mark.parametrize("family", ["gemma2", "gpt-neox", "phi", "granite", "cohere"])
 def test_other_families_say_once_that_they_are_slower(family: str, capsys: pytest.CaptureFixture[str]) -> None:
     team = team_on(FAMILIES[family])
