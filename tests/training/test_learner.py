@@ -54,6 +54,26 @@ def test_passes_of_few_tokens_give_the_same_gradients(algorithm: Algorithm) -> N
     assert_same(gradients(whole, lesson_of(whole, batch, kl=0.1)), gradients(pieces, lesson_of(pieces, batch, kl=0.1)))
 
 
+@pytest.mark.parametrize(("tasks", "minibatches"), [(4, 2), (4, 4), (5, 2), (2, 3), (1, 3)])
+def test_minibatches_keep_tasks_whole_where_there_are_enough(tasks: int, minibatches: int) -> None:
+    members = seats(GRPO)
+    played = [
+        episode(members, SCRIPTS[s % len(SCRIPTS)][0], 0.0, task=f"t{t}", sample=s)
+        for s in range(3)  # a task's samples need not stand together
+        for t in range(tasks)
+    ]
+    batch = make_batch(members, played)
+    learner = make_learner(members, GRPO, epochs=2, minibatches=minibatches)
+    found = list(learner.minibatches(batch, torch.Generator().manual_seed(0)))
+    assert len(found) == 2 * minibatches
+    for epoch in (found[:minibatches], found[minibatches:]):
+        assert torch.cat(epoch).sort().values.tolist() == list(range(len(batch.turns)))
+    owners = [{played[e].task.id for e in batch.episode_K[turns_J].tolist()} for turns_J in found]
+    together = sum(map(len, owners)) == 2 * tasks
+    assert together == (tasks >= minibatches)
+    assert any(not torch.equal(a, b) for a, b in zip(found[:minibatches], found[minibatches:], strict=True))
+
+
 def test_a_mixed_batch_is_its_episodes_added_up() -> None:
     """The gradient of a turn does not depend on what shares its pass."""
     members = seats(TOKEN)

@@ -43,6 +43,12 @@ class Batch:
     def starts_K(self) -> Tensor:
         return self.length_K.cumsum(0) - self.length_K
 
+    @property
+    def task_E(self) -> Tensor:
+        """Which task each episode plays, tasks being numbered as they come."""
+        numbers = {task: i for i, task in enumerate(dict.fromkeys(episode.task.id for episode in self.episodes))}
+        return torch.tensor([numbers[episode.task.id] for episode in self.episodes])
+
     def member(self, k: int) -> Member:
         return self.members[int(self.agent_K[k])]
 

@@ -128,11 +128,18 @@ class Learner:
         return found
 
     def minibatches(self, batch: Batch, generator: torch.Generator) -> Iterator[Tensor]:
-        """The turns of each minibatch of every epoch; one without turns to learn from is left out."""
+        """The turns of each minibatch of every epoch; one without turns to learn from is left out.
+
+        Tasks stay whole, so that what their samples' prompts have in common is computed once; only where there are fewer
+        tasks than minibatches episodes go their own ways.
+        """
+        unit_E = batch.task_E
+        if len(unit_E.unique()) < self.settings.minibatches:
+            unit_E = torch.arange(len(batch.episodes))
         for _ in range(self.settings.epochs):
-            order = torch.randperm(len(batch.episodes), generator=generator)
+            order = torch.randperm(int(unit_E.max()) + 1, generator=generator)
             for chosen in order.tensor_split(min(self.settings.minibatches, len(order))):
-                turns_J = torch.isin(batch.episode_K, chosen).nonzero()[:, 0]
+                turns_J = torch.isin(unit_E[batch.episode_K], chosen).nonzero()[:, 0]
                 if len(turns_J):
                     yield turns_J
 
