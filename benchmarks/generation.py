@@ -15,7 +15,7 @@ import argparse
 import asyncio
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ rest_soon()  # as the command line does, and before torch is loaded
 
 import torch
 from contenders import Contender, Generate, Vllm, make_requests, vllm_is_here
-from measure import Meter, copied, finish, forget, get_model, machine, make_team, save_adapters, settings
+from measure import Meter, copied, finish, forget, get_model, machine, make_team, save_adapters, settings, write
 
 from marft.engines.local import LocalEngine
 from marft.game.play import seed_of
@@ -46,17 +46,26 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         vllm, vllm_start = start_vllm(base, folder, options)
-        rows = {str(n): measure(n, base, folder, vllm, options) for n in options.adapters}
+        rows: dict[str, Any] = {}
+        for n in options.adapters:
+            rows[str(n)] = measure(n, base, folder, vllm, options)
+            result = summary(rows, base, vllm_start, options)
+            write(result, options.out)  # what is measured stays, whatever comes
+    finish(result, options.out)
+
+
+def summary(
+    rows: Mapping[str, Any], base: Loaded, vllm_start: float | None, options: argparse.Namespace
+) -> dict[str, Any]:
     rate = {n: row["marft"]["tokens_per_second"] for n, row in rows.items()}
-    result = {
+    return {
         "benchmark": "generation",
-        "settings": settings(options),
+        "settings": {**settings(options), "adapters": [int(n) for n in rows]},
         "machine": machine(base.model.device),
         "vllm_start_up_seconds": vllm_start,
         "adapters": rows,
         "four_over_none": round(rate["4"] / rate["0"], 3) if rate.keys() >= {"0", "4"} else None,
     }
-    finish(result, options.out)
 
 
 def arguments() -> argparse.Namespace:

@@ -170,8 +170,11 @@ def settings(options: Namespace) -> dict[str, Any]:
 
 
 def finish(result: Mapping[str, Any], out: Path | None) -> None:
-    text = json.dumps(result, indent=2)
+    write(result, out)
+    print(json.dumps(result, indent=2))
+
+
+def write(result: Mapping[str, Any], out: Path | None) -> None:
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text + "\n")
-    print(text)
+        out.write_text(json.dumps(result, indent=2) + "\n")
