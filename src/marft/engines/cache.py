@@ -24,7 +24,7 @@ class Cache:
 
     def reserve(self, positions: int) -> None:
         if positions > self.positions:
-            self.positions = -(-positions // GROW) * GROW
+            self.positions = rounded(positions, GROW)
             for side in (self.keys, self.values):
                 for layer, old in side.items():
                     side[layer] = torch.nn.functional.pad(old, (0, 0, 0, self.positions - old.shape[2]))
@@ -94,3 +94,8 @@ class Decode:
         live_keys, live_values = keys[:n, :, : self.longest], values[:n, :, : self.longest]
         out = scaled_dot_product_attention(grouped, live_keys, live_values, attn_mask=self.mask, scale=scale)
         return out.reshape(n, 1, heads, -1)
+
+
+def rounded(size: int, step: int) -> int:
+    """Up to a multiple of the step."""
+    return -(-size // step) * step

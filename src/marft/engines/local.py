@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache, partial
 
 import torch
 
@@ -45,7 +46,7 @@ class LocalEngine:
         self.waiting: list[Entry] = []
         self.live: list[Entry] = []
         self.driver: asyncio.Task[None] | None = None
-        self.encoded: dict[tuple[Message, ...], tuple[int, ...]] = {}
+        self._render = lru_cache(maxsize=4096)(partial(render, team.tokenizer))
         self._empty()
 
     def _empty(self) -> None:
@@ -54,12 +55,7 @@ class LocalEngine:
         self.stepper = make_stepper(self.team, self.rows, self.memory)
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        key = tuple(messages)
-        if key not in self.encoded:
-            if len(self.encoded) > 4096:
-                self.encoded.clear()
-            self.encoded[key] = render(self.team.tokenizer, messages)
-        return self.encoded[key]
+        return self._render(tuple(messages))
 
     async def generate(self, request: Request) -> Completion:
         if len(request.prompt_ids) >= self.team.longest:

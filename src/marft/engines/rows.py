@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
+from marft.engines.cache import rounded
 from marft.engines.sampling import draw, temper, truncate, uniform
 from marft.types import Request
 
@@ -42,9 +43,8 @@ class Rows:
     def reserve(self, tokens: int) -> None:
         missing = tokens + 1 - self.ids.shape[1]
         if missing > 0:
-            missing = -(-missing // GROW) * GROW
-            self.ids = torch.nn.functional.pad(self.ids, (0, missing))
-            self.logprobs = torch.nn.functional.pad(self.logprobs, (0, missing))
+            more = (0, rounded(missing, GROW))
+            self.ids, self.logprobs = (torch.nn.functional.pad(each, more) for each in (self.ids, self.logprobs))
 
     def enter(
         self,

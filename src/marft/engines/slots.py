@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from marft.engines.cache import rounded
 from marft.models.attention import ragged, starts
 from marft.models.decoder import Decoder
 from marft.models.layout import Layout
@@ -44,7 +45,7 @@ class SlotCache:
         if live and positions <= self.positions:
             return self.slots
         spare = self.memory - (self.slots * self.bytes(self.positions) if live else 0)
-        made = min(self.most, spare // self.bytes(rounded(positions)))
+        made = min(self.most, spare // self.bytes(rounded(positions, GROW)))
         if not live and positions <= self.positions:
             made = max(made, self.slots)
         return made if live else max(1, made)
@@ -57,7 +58,7 @@ class SlotCache:
         old, before = (self.keys, self.values) if live else (), self.positions
         self.slots = self.positions = 0
         self.keys, self.values = self._make()  # what nobody needs goes before the new is made
-        self.slots, self.positions = slots, rounded(positions)
+        self.slots, self.positions = slots, rounded(positions, GROW)
         self.keys, self.values = self._make()
         for new, given in zip((self.keys, self.values), old, strict=False):
             kept = given.view(given.shape[0], -1, before, *given.shape[2:])
@@ -143,7 +144,3 @@ def flash_slots(
     )
     out: Tensor = found[0]
     return out
-
-
-def rounded(positions: int) -> int:
-    return -(-positions // GROW) * GROW
