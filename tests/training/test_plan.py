@@ -124,7 +124,9 @@ def test_the_most_that_an_episode_generates(credit: Any, most: int) -> None:
     assert most_generated(config_of(team=team, credit=credit), episode) == most
 
 
-@pytest.mark.parametrize("settings", [["train.tokens=2048"], ["algorithm=grpo", "train.tokens=512"]])
+@pytest.mark.parametrize(
+    "settings", [["train.tokens=2048", "train.minibatches=8"], ["algorithm=grpo", "train.tokens=512"]]
+)
 def test_a_few_episodes_stand_for_an_iteration(settings: list[str]) -> None:
     """Against all episodes of a real iteration, and what each of its passes really keeps."""
     config = load_config(None, ["device=cpu", "train.tasks=20", *settings])

@@ -43,7 +43,7 @@ class Iteration:
         copies = [divmod(i, len(episodes)) for i in range(config.train.tasks * config.train.samples)]
         copies = [(copy, e) for copy, e in copies if episodes[e].ended != "failed" and episodes[e].turns]
         self.batch = build_batch(
-            [episodes[e] for _, e in copies],
+            [of_another_task(episodes[e], copy) for copy, e in copies],
             members=learner.members,
             credit=make_credit(config.credit),
             by_branch=config.credit.name == "tree",
@@ -91,6 +91,10 @@ class Iteration:
         ids, alike, words = work.span.ids, self.alike[work.span.adapter], work.team.config.vocab_size
         other = (*ids[:alike], *((token + copy) % words for token in ids[alike:])) if copy else ids
         return replace(work, span=replace(work.span, ids=other))
+
+
+def of_another_task(episode: Episode, copy: int) -> Episode:
+    return replace(episode, task=replace(episode.task, id=f"{episode.task.id} {copy}"))
 
 
 def in_common(sequences: Sequence[tuple[int, ...]]) -> int:

@@ -45,9 +45,10 @@ class Rollouts:
         self.config, self.parts, self.seed = config, parts, f"{config.seed}/plan"
 
     def pace(self) -> Pace:
-        """From two plain plays of the run's width, after one that warms up: the second says more, all else is the same."""
+        """From two plain plays of the run's width: one says more, all else is the same. The longer is also played before
+        them, so that caches have grown and graphs are captured."""
         starts = self.starts(self.config.train.tasks)[: self.config.engine.slots]
-        _, short, longer = (self.play(self.table(n).episodes(starts, self.seed)) for n in (SHORT, SHORT, LONGER))
+        _, short, longer = (self.play(self.table(n).episodes(starts, self.seed)) for n in (LONGER, SHORT, LONGER))
         more = longer.tokens - short.tokens
         token = max(0.0, longer.seconds - short.seconds) / more if more > 0 else 0.0
         token = token or longer.seconds / max(longer.tokens, 1)
