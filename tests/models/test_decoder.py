@@ -17,6 +17,7 @@ from marft.models.decoder import has_decoder
 from marft.models.elementwise import add_norm
 from marft.models.lora import AdapterSpec, Routing
 from marft.models.team import TeamModel, segments
+from marft.types import MarftError
 
 NAMES = ("planner", "solver", "critic")
 LENGTHS, ADAPTERS = [7, 5, 9, 2], [0, 2, 2, None]
@@ -156,6 +157,23 @@ def test_a_decoder_that_is_wrong_is_refused(dtype: torch.dtype, wrong: float, mo
     tokens = 8
     with pytest.raises(AssertionError, match="the decoder is wrong"):
         team()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mistake", ["scale", "mixture"])
+def test_attention_that_computes_something_else_is_refused(
+    dtype: torch.dtype, mistake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(self: Packed, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        if mistake == "mixture":  # the second sequence sees the first
+            self = Packed([q.shape[2]], q.device)
+        return right(self, layer, q, k, v, 3 * scale if mistake == "scale" else scale)
+
+    right, loaded = Packed.__call__, tiny(KNOWN["qwen2"])
+    loaded.model.to(dtype)
+    monkeypatch.setattr(Packed, "__call__", wrong)
+    with pytest.raises(MarftError, match=r"differs from its own forward by .* on our attention; use another model"):
+        TeamModel(loaded, agents=[], critics=[], targets="all-linear", seed=0)
 
 
 @pytest.mark.parametrize("family", ["gemma2", "gpt-neox", "phi", "granite", "cohere"])
