@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from families import GROUPED, tiny
@@ -11,6 +13,7 @@ from torch.nn.functional import rms_norm
 from transformers import Qwen2Config
 
 from marft.models import elementwise, products
+from marft.models.logprobs import step_by_step
 from marft.models.lora import AdapterSpec, Mask
 from marft.models.team import TeamModel
 
@@ -97,6 +100,23 @@ def test_the_gate_takes_up_adapters_on_the_way(rows: int, gated: int) -> None:
     wide, mask = numbers(rows, 2 * width + ranks), 2.0 * (numbers(rows, 20, seed=9) > 0)
     both = wide[:, : 2 * width] + (wide[:, 2 * width :] * mask.repeat(1, 5)) @ b
     close(kernels.gate_routed(wide, mask, b, gated), elementwise.gate(both), 1e-3)
+
+
+@pytest.mark.parametrize("width", [30, 5000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_chances_and_their_slopes_at_a_glance(width: int, dtype: torch.dtype) -> None:
+    logits, tokens = 5 * numbers(4, width), torch.tensor([0, 7, width - 1, 3], device=DEVICE)
+    logits[1, 7] = 200.0  # all others have no chance
+    heat = torch.tensor([1.0, 0.5, 2.0, 0.7], device=DEVICE)
+    team = SimpleNamespace(head=None, config=None)
+    expected, by_logits = step_by_step(team, logits.cpu().clone(), tokens.cpu(), heat.cpu(), 2)
+    *found, total = kernels.chances(logits, heat, tokens)
+    for one, other in zip(found, expected, strict=True):
+        close(one.cpu(), other, 1e-4)
+    for i, other in enumerate(by_logits):
+        one = kernels.slopes(logits, heat, tokens, found[1], total, dtype, of_entropy=bool(i))
+        assert one.dtype == dtype
+        close(one.float().cpu(), other, 1e-5 if dtype == torch.float32 else 1e-2)
 
 
 @pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj", "up_proj"]])

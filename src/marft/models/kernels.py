@@ -135,6 +135,49 @@ def gate_routed_kernel(
     tl.store(result + row * width + column, value.to(result.dtype.element_ty), mask=here & inside)
 
 
+@triton.jit
+def chances_kernel(logits, heat, token, found, entropy, total, width, BLOCK: tl.constexpr):
+    """One row: its logits are read once, and sums are scaled anew whenever a higher logit comes."""
+    row = tl.program_id(0).to(tl.int64)
+    cold = 1.0 / tl.load(heat + row)
+    top = tl.full([1], float("-inf"), dtype=tl.float32)
+    mass = tl.zeros([1], dtype=tl.float32)
+    weighed = tl.zeros([1], dtype=tl.float32)  # Σ exp(z − top) z
+    start = width * 0
+    while start < width:
+        column = start + tl.arange(0, BLOCK)
+        z = tl.load(logits + row * width + column, mask=column < width, other=0.0) * cold
+        seen = tl.where(column < width, z, float("-inf"))
+        higher = tl.maximum(top, tl.max(seen, axis=0))
+        shrink = tl.exp(top - higher)
+        part = tl.exp(seen - higher)
+        mass = mass * shrink + tl.sum(part, axis=0)
+        weighed = weighed * shrink + tl.sum(part * z, axis=0)
+        top = higher
+        start += BLOCK
+    whole = top + tl.log(mass)
+    one = tl.arange(0, 1)
+    chosen = tl.load(logits + row * width + tl.load(token + row)) * cold
+    tl.store(found + row + one, chosen - whole)
+    tl.store(entropy + row + one, whole - weighed / mass)
+    tl.store(total + row + one, whole)
+
+
+@triton.jit
+def slopes_kernel(logits, heat, token, entropy, total, out, width, OF_ENTROPY: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < width
+    z = tl.load(logits + row * width + column, mask=inside, other=0.0) / tl.load(heat + row)
+    log_p = z - tl.load(total + row)
+    p = tl.exp(log_p)
+    if OF_ENTROPY:
+        slope = -p * (log_p + tl.load(entropy + row))
+    else:
+        slope = tl.where(column == tl.load(token + row), 1.0, 0.0) - p
+    tl.store(out + row * width + column, slope.to(out.dtype.element_ty), mask=inside)
+
+
 def add_norm(
     stream: Tensor, delta: Tensor | None, weight: Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -212,3 +255,23 @@ def gate_routed(wide: Tensor, mask: Tensor, b: Tensor, gated: int) -> Tensor:
 def ranks_of(wide: Tensor) -> int:
     """Rows of B in one product: as many as take 128 bytes of each row of A x."""
     return 128 // wide.element_size()
+
+
+def chances(logits: Tensor, temperature: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each row of fp32 logits [N, V] at its temperature: the token's log-prob, the entropy, and log Σ exp."""
+    rows, width = logits.shape
+    found, entropy, total = (logits.new_empty(rows) for _ in range(3))
+    chances_kernel[(rows,)](logits, temperature, tokens, found, entropy, total, width, BLOCK=4096, num_warps=8)
+    return found, entropy, total
+
+
+def slopes(
+    logits: Tensor, temperature: Tensor, tokens: Tensor, entropy: Tensor, total: Tensor, dtype: torch.dtype, *, of_entropy: bool
+) -> Tensor:  # fmt: skip
+    """The gradient of the token's log-prob, or of the entropy, by the tempered logits; in `dtype`."""
+    rows, width = logits.shape
+    out = torch.empty_like(logits, dtype=dtype)
+    slopes_kernel[(rows, triton.cdiv(width, WIDE))](
+        logits, temperature, tokens, entropy, total, out, width, OF_ENTROPY=of_entropy, BLOCK=WIDE
+    )
+    return out

@@ -7,6 +7,7 @@ temperature τ and p their softmax, ∂ log p_a / ∂h = Σ_v (1[v = a] − p_v)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
@@ -88,31 +89,49 @@ class TokenLogProbs(torch.autograd.Function):
 
 
 def log_probs_of(team: Headed, hidden_ND: Tensor, tokens_N: Tensor, temperature_N: Tensor, slopes: int) -> list[Tensor]:
-    """The tokens' log-probs, the entropies, and of the first `slopes` of these two the gradients by hidden [N, D].
+    """The tokens' log-probs, the entropies, and of the first `slopes` of these two the gradients by hidden [N, D]."""
+    z_NV = head_logits(team, hidden_ND)
+    by_kernel = z_NV.is_cuda and not soft_cap(team)
+    found, by_logits = (at_a_glance if by_kernel else step_by_step)(team, z_NV, tokens_N, temperature_N, slopes)
+    rate_N1 = scaling(team) / temperature_N[:, None]
+    return [
+        *found,
+        *(in_fp32(by_NV, team.head.weight).mul_(rate_N1).to(hidden_ND.dtype) for by_NV in by_logits),
+    ]
 
-    Few rows of vocabulary width exist at once: each step overwrites one that is no longer needed.
-    """
-    z_NV, cap = head_logits(team, hidden_ND), soft_cap(team)
+
+Slopes = Iterator[Tensor]  # by tempered logits [N, V], made one after the other
+
+
+def at_a_glance(
+    team: Headed, z_NV: Tensor, tokens_N: Tensor, temperature_N: Tensor, slopes: int
+) -> tuple[list[Tensor], Slopes]:
+    """By kernels that read the logits once for the values, and once for each slope."""
+    from marft.models import kernels
+
+    found_N, entropy_N, total_N = kernels.chances(z_NV, temperature_N, tokens_N)
+    given, dtype = (z_NV, temperature_N, tokens_N, entropy_N, total_N), team.head.weight.dtype
+    return [found_N, entropy_N], (kernels.slopes(*given, dtype, of_entropy=bool(i)) for i in range(slopes))
+
+
+def step_by_step(
+    team: Headed, z_NV: Tensor, tokens_N: Tensor, temperature_N: Tensor, slopes: int
+) -> tuple[list[Tensor], Slopes]:
+    """Few rows of vocabulary width exist at once: each step overwrites one that is no longer needed."""
+    cap = soft_cap(team)
     bend_NV = 1 - (z_NV / cap).square() if cap and slopes else None  # the soft cap's own slope
     full_NV = z_NV.div_(temperature_N[:, None]).log_softmax(-1)
-    del z_NV
     chosen_N1 = tokens_N[:, None]
-    found = [full_NV.gather(1, chosen_N1).squeeze(1)]
-    chance_NV = full_NV.exp()
+    found_N = full_NV.gather(1, chosen_N1).squeeze(1)
+    chance_NV = torch.exp(full_NV, out=z_NV)
     full_NV.mul_(chance_NV)  # now p log p
-    found.append(-full_NV.sum(-1))
-    rate_N1 = scaling(team) / temperature_N[:, None]
+    entropy_N = -full_NV.sum(-1)
 
-    def by_hidden(by_logits_NV: Tensor) -> Tensor:
-        bent = by_logits_NV if bend_NV is None else by_logits_NV.mul_(bend_NV)
-        return in_fp32(bent, team.head.weight).mul_(rate_N1).to(hidden_ND.dtype)
+    def by_logits() -> Slopes:
+        if slopes == 2:
+            full_NV.addcmul_(chance_NV, entropy_N[:, None]).neg_()  # −p (log p + H)
+        ones_N1 = torch.ones_like(chosen_N1, dtype=chance_NV.dtype)
+        for slope in (chance_NV.neg_().scatter_add_(1, chosen_N1, ones_N1), full_NV)[:slopes]:
+            yield slope if bend_NV is None else slope.mul_(bend_NV)
 
-    entropy_N1 = found[1][:, None]
-    if slopes:
-        chosen = torch.ones_like(entropy_N1)
-        if slopes == 2:
-            full_NV.addcmul_(chance_NV, entropy_N1).neg_()  # −p (log p + H)
-        found.append(by_hidden(chance_NV.neg_().scatter_add_(1, chosen_N1, chosen)))
-        if slopes == 2:
-            found.append(by_hidden(full_NV))
-    return found
+    return [found_N, entropy_N], by_logits()
