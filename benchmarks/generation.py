@@ -34,7 +34,7 @@ from marft.models.loading import Loaded
 from marft.models.team import TeamModel
 from marft.types import Completion, Request
 
-WARM_TOKENS = 8  # of the others' warm-up; ours warms up with a whole round
+WARM_TOKENS = 32  # of the others' warm-up; ours warms up with a whole round
 REFRESHES = 20
 
 

@@ -97,6 +97,7 @@ def generation(results: Sequence[Result]) -> str:
             ours = row["marft"]
             others = [against(row, name) for name in ("generate", "vllm")]
             refresh = ours["refresh"] and ours["refresh"]["milliseconds"]
+            refresh = "noise" if refresh is not None and refresh <= 0 else refresh
             rate = f"**{thousands(ours['tokens_per_second'])}**"
             start = (
                 ours["start_up_seconds"] if int(adapters) == given["adapters"][0] else None

@@ -88,10 +88,13 @@ def read_settings(folder: Path) -> dict[str, str]:
     runs = [RunDirectory(folder / name).config() for name in COLOURS if RunDirectory(folder / name).exists()]
     found = [
         {"tasks": each.train.tasks, "samples": each.train.samples, "steps": each.train.minibatches * each.train.epochs,
-         "lr": each.optimizer.lr, "rank": each.lora.rank, "seed": each.seed}
+         "iterations": each.train.iterations, "lr": each.optimizer.lr, "decay": each.optimizer.decay,
+         "rank": each.lora.rank, "seed": each.seed}
         for each in runs
     ]  # fmt: skip
-    return {key: " or ".join(sorted({f"{each[key]:g}" for each in found})) for key in (found[0] if found else ())}
+    limits = {name: f"{name} {agent.max_tokens}" for each in runs for name, agent in each.team.agents.items()}
+    said = {key: " or ".join(sorted({str(each[key]) for each in found})) for key in (found[0] if found else ())}
+    return said | ({"limits": ", ".join(limits.values())} if limits else {})
 
 
 def read_right(evaluation: Path) -> dict[str, bool]:

@@ -8,7 +8,7 @@ from typing import Any
 INTRODUCTION = """# Results with a real model
 
 One language model alone (`single`: a solver) and as a team of two (`duo`: reasoner → actor), untuned and trained, on held-out tasks. Every number is
-from a file that a run or an evaluation wrote: `python benchmarks/real.py` makes them and says why its settings are as they are, and [results/](results/)
+from a file that a run or an evaluation wrote: `python benchmarks/real.py` makes them and says why its settings are as they are (each table names those that it was made with), and [results/](results/)
 has the figures as JSON. The models are Qwen2.5-Coder-Instruct with **dequantised 4-bit weights** (the publisher's GGUF files, turned into bfloat16); no figure here is
 one of the original weights.
 
@@ -44,9 +44,13 @@ def section(study: Mapping[str, Any]) -> str:
     settings = study["settings"]
     said = [f"{tasks:,} held-out tasks; {machines}, shared by up to {shared} runs at a time."]
     if settings:
+        falling = " falling linearly to 0 in {iterations} iterations" if settings["decay"] == "linear" else ""
         said.append(
-            "Training: {tasks} tasks × {samples} episodes and {steps} optimizer steps an iteration, learning rate {lr}, "
-            "LoRA of rank {rank}, seed {seed}.".format(**settings)
+            (
+                "Training: {tasks} tasks × {samples} episodes and {steps} optimizer steps an iteration, learning rate {lr}"
+                + falling
+                + ", LoRA of rank {rank}, seed {seed}. Most tokens a turn: {limits}."
+            ).format(**settings)
         )
     failed = sum(each["failed"] for row in entries.values() for each in row["measured"].values())
     if failed:

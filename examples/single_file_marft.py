@@ -292,8 +292,8 @@ def update(team: Team, optimizers: dict[str, torch.optim.AdamW], episodes: list[
     sizes = [sum(len(turn.action) for turn in episode.turns) for episode in episodes]
     whitened_of, returns_of = whitened.split(sizes), returns.split(sizes)
     for _ in range(args.epochs):
-        for chosen in torch.randperm(len(episodes)).tensor_split(args.minibatches):
-            picked = chosen.tolist()
+        for tasks in torch.randperm(args.tasks).tensor_split(args.minibatches):  # a task's samples stay together
+            picked = [args.samples * task + sample for task in tasks.tolist() for sample in range(args.samples)]
             cut = torch.cat([whitened_of[i] for i in picked]), torch.cat([returns_of[i] for i in picked])
             torch.stack([*losses(team, [episodes[i] for i in picked], *cut, args).values()]).sum().backward()
             for adapter, optimizer in optimizers.items():

@@ -1,4 +1,4 @@
-"""Every Triton kernel compiles for GPUs that need not be here."""
+"""Every Triton kernel compiles in the shapes in which it is launched, for GPUs that need not be here, and fits into them."""
 
 from __future__ import annotations
 
@@ -6,81 +6,90 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-WHOLE = "*i64"  # numbers of tokens, rows and places
-TYPES = {
-    **dict.fromkeys(("positions", "length", "token", "first"), WHOLE),
+ROUTED = {"TILE": 256, "ROWS": 16}
+ATTEND = {"groups": 2, "KEYS": 64, "SHARING": 16}
+LAUNCHES: dict[str, list[dict[str, Any]]] = {  # where a shape depends on the precision: of half, or of fp32
+    "add_norm_kernel": [{"BLOCK": 2048, "HAS_DELTA": True}, {"BLOCK": 2048, "HAS_DELTA": False}],
+    "add_norm_backward_kernel": [{"BLOCK": 2048}],
+    "turn_kernel": [{"HEADS": 16, "HALF": 64}],
+    "gate_kernel": [{"BLOCK": 1024}],
+    "gate_backward_kernel": [{"BLOCK": 1024}],
+    "add_routed_kernel": [{**ROUTED, "RANKS": (64, 32)}],
+    "gate_routed_kernel": [{"TILE": 64, "ROWS": rows, "RANKS": (64, 32)} for rows in (16, 64)],
+    "chances_kernel": [{"BLOCK": 4096, "warps": 8}],
+    "slopes_kernel": [{"BLOCK": 1024, "OF_ENTROPY": False}, {"BLOCK": 1024, "OF_ENTROPY": True}],
+    "masses_kernel": [{"BLOCK": 1024}],
+    "attend_kernel": [
+        {**ATTEND, "heads": 12, "dim": 128, "DIM": 128, "warps": 2},
+        {**ATTEND, "heads": 14, "dim": 64, "DIM": 64, "warps": 1},
+    ],
+}
+POINTERS = {
+    **dict.fromkeys(("positions", "length", "token", "first"), "*i64"),
     **dict.fromkeys(("stream", "total", "rstd", "cos", "sin", "d_total", "d_stream", "logits", "cold", "top"), "*fp32"),
     **dict.fromkeys(("mass", "heat", "found", "entropy"), "*fp32"),
-    **dict.fromkeys(("eps", "sign", "scale"), "fp32"),
     "reach": "*i32",
 }
 NUMBERS = {
-    "width",
-    "stride",
-    "delta_stride",
-    "heads",
-    "turned",
-    "half",
-    "rank",
-    "rows",
-    "blocks",
-    "gated",
-    "middle",
-    "last",
+    **dict.fromkeys(("width", "stride", "delta_stride", "turned", "half", "rank", "rows", "blocks"), "i32"),
+    **dict.fromkeys(("middle", "last", "heads"), "i32"),
+    **dict.fromkeys(("eps", "sign", "scale"), "fp32"),
 }
-SIZES = {
-    "BLOCK": 1024, "HEADS": 16, "HALF": 64, "TILE": 64, "ROWS": 16, "RANKS": 32, "HAS_DELTA": True, "OF_ENTROPY": True,
-    "heads": 12, "groups": 2, "dim": 128, "SHARING": 16, "DIM": 128, "KEYS": 64,
-}  # fmt: skip
-OTHERWISE = {
-    ("attend_kernel", "positions"): "i32",
-    ("gate_routed_kernel", "first"): "i32",
-    ("add_routed_kernel", "out"): "i32",
-    ("turn_kernel", "heads"): "i32",
+ELSEWHERE = {  # names that mean a pointer in other kernels
+    "attend_kernel": {"positions": "i32"},
+    "gate_routed_kernel": {"first": "i32"},
+    "add_routed_kernel": {"out": "i32"},
 }
+SHARED = {75: 64, 86: 99, 90: 227}  # KiB of shared memory that a program may take
 COMPILE = """
 import json, sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from marft.engines import kernels as steps
-from marft.models import kernels as models
+from marft.models import head_kernels, kernels
 
-types, numbers, sizes, otherwise, half, capability = json.loads(sys.argv[1])
-otherwise = {tuple(key): value for key, value in otherwise}
-done = []
-for room in (steps, models):
-    for name, kernel in vars(room).items():
-        if not name.endswith("_kernel"):
-            continue
-        signature, constants = {}, {}
-        for parameter in kernel.params:
-            key = parameter.name
-            if parameter.is_constexpr:
-                signature[key], constants[key] = "constexpr", sizes[key]
-            else:
-                found = otherwise.get((name, key)) or types.get(key) or ("i32" if key in numbers else half)
-                signature[key] = found
-        made = triton.compile(
-            ASTSource(fn=kernel, signature=signature, constexprs=constants), target=GPUTarget("cuda", capability, 32)
-        )
-        assert made.asm["cubin"], name
-        done.append(name)
-print(json.dumps(done))
+launches, types, elsewhere, precisions, capability = json.loads(sys.argv[1])
+found = {n: k for room in (steps, kernels, head_kernels) for n, k in vars(room).items() if n.endswith("_kernel")}
+assert found.keys() == launches.keys(), found.keys() ^ launches.keys()
+for name, shapes in launches.items():
+    for shape in shapes:
+        for which, precision in enumerate(precisions):
+            chosen = {k: v[which > 0] if isinstance(v, list) else v for k, v in shape.items()}
+            warps = chosen.pop("warps", 4)
+            known = {**types, **elsewhere.get(name, {})}
+            signature = {
+                p.name: "constexpr" if p.is_constexpr else known.get(p.name, precision) for p in found[name].params
+            }
+            made = triton.compile(
+                ASTSource(fn=found[name], signature=signature, constexprs=chosen),
+                target=GPUTarget("cuda", capability, 32),
+                options={"num_warps": warps},
+            )
+            print(json.dumps([name, precision, made.metadata.shared]))
 """
 
 
-@pytest.mark.parametrize(("capability", "half"), [(80, "*bf16"), (90, "*bf16"), (75, "*fp16")])
-def test_kernels_compile(capability: int, half: str) -> None:
-    given = json.dumps([TYPES, sorted(NUMBERS), SIZES, [[list(k), v] for k, v in OTHERWISE.items()], half, capability])
+@pytest.mark.parametrize("capability", SHARED)
+def test_kernels_compile_and_fit(capability: int) -> None:
+    precisions = ["*fp16" if capability < 80 else "*bf16", "*fp32"]
+    given = json.dumps([LAUNCHES, POINTERS | NUMBERS, ELSEWHERE, precisions, capability])
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-c", COMPILE, given], env=environment, check=False, capture_output=True, text=True
+        [sys.executable, "-c", COMPILE, given],
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert len(json.loads(done.stdout)) >= 10
+    made = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(made) == 2 * sum(map(len, LAUNCHES.values()))
+    assert [one for one in made if one[2] > 1024 * SHARED[capability]] == []

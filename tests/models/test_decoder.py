@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -136,38 +137,40 @@ def test_half_precision_keeps_the_stream_in_full(monkeypatch: pytest.MonkeyPatch
     assert (found - expected).abs().mean() < 0.02
 
 
-@pytest.mark.parametrize(("dtype", "wrong"), [(torch.float32, 0.001), (torch.bfloat16, 0.2)])
-def test_a_decoder_that_is_wrong_is_refused(dtype: torch.dtype, wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "wrong"), [(torch.float32, 0.01), (torch.bfloat16, 1.0), (torch.bfloat16, float("nan"))]
+)
+@pytest.mark.parametrize(("tokens", "right"), [(slice(0, 1), True), (slice(0, 2), False), (slice(4, 8), False)])
+def test_a_decoder_that_is_wrong_is_refused(
+    dtype: torch.dtype, wrong: float, tokens: slice, right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """But for the first token: attention sinks of real models have activations there that half precision cannot tell."""
-    right, tokens = decoder.Decoder.__call__, 1
+    plain = decoder.Decoder.__call__
 
     def bent(self: decoder.Decoder, *given: Any) -> Tensor:
-        out = right(self, *given)
-        out[:, :tokens] *= 1 + wrong
+        out = plain(self, *given)
+        out[:, tokens] *= 1 + wrong
         return out
 
     monkeypatch.setattr(decoder.Decoder, "__call__", bent)
-
-    def team() -> TeamModel:
-        loaded = tiny(KNOWN["qwen2"])
-        loaded.model.to(dtype)
-        return TeamModel(loaded, agents=[], critics=[], targets="all-linear", seed=0)
-
-    assert team().decoder is not None
-    tokens = 8
-    with pytest.raises(AssertionError, match="the decoder is wrong"):
-        team()
+    loaded = tiny(KNOWN["qwen2"])
+    loaded.model.to(dtype)
+    with nullcontext() if right else pytest.raises(AssertionError, match="the decoder is wrong"):
+        assert TeamModel(loaded, agents=[], critics=[], targets="all-linear", seed=0).decoder is not None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("mistake", ["scale", "mixture"])
+@pytest.mark.parametrize("mistake", ["scale", "mixture", "nan"])
 def test_attention_that_computes_something_else_is_refused(
     dtype: torch.dtype, mistake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def wrong(self: Packed, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         if mistake == "mixture":  # the second sequence sees the first
             self = Packed([q.shape[2]], q.device)
-        return right(self, layer, q, k, v, 3 * scale if mistake == "scale" else scale)
+        out = right(self, layer, q, k, v, 3 * scale if mistake == "scale" else scale)
+        if mistake == "nan":
+            out[:, 5:] = torch.nan  # all of the second sequence
+        return out
 
     right, loaded = Packed.__call__, tiny(KNOWN["qwen2"])
     loaded.model.to(dtype)

@@ -1,8 +1,7 @@
-"""The Triton kernels of the decoder against what they are said to compute: on a GPU where there is one, else by Triton's interpreter."""
+"""The Triton kernels of the decoder against what they are said to compute: on a GPU where there is one, else by Triton's
+interpreter."""
 
 from __future__ import annotations
-
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from torch.nn.functional import rms_norm
 from transformers import Qwen2Config
 
 from marft.models import elementwise, products
-from marft.models.logprobs import step_by_step
 from marft.models.lora import AdapterSpec, Mask
 from marft.models.team import TeamModel
 
@@ -102,21 +100,23 @@ def test_the_gate_takes_up_adapters_on_the_way(rows: int, gated: int) -> None:
     close(kernels.gate_routed(wide, mask, b, gated), elementwise.gate(both), 1e-3)
 
 
-@pytest.mark.parametrize("width", [30, 5000])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_chances_and_their_slopes_at_a_glance(width: int, dtype: torch.dtype) -> None:
-    logits, tokens = 5 * numbers(4, width), torch.tensor([0, 7, width - 1, 3], device=DEVICE)
-    logits[1, 7] = 200.0  # all others have no chance
-    heat = torch.tensor([1.0, 0.5, 2.0, 0.7], device=DEVICE)
-    team = SimpleNamespace(head=None, config=None)
-    expected, by_logits = step_by_step(team, logits.cpu().clone(), tokens.cpu(), heat.cpu(), 2)
-    *found, total = kernels.chances(logits, heat, tokens)
-    for one, other in zip(found, expected, strict=True):
-        close(one.cpu(), other, 1e-4)
-    for i, other in enumerate(by_logits):
-        one = kernels.slopes(logits, heat, tokens, found[1], total, dtype, of_entropy=bool(i))
-        assert one.dtype == dtype
-        close(one.float().cpu(), other, 1e-5 if dtype == torch.float32 else 1e-2)
+@pytest.mark.parametrize("targets", ["all-linear", ["gate_proj", "down_proj"], ["up_proj", "down_proj"]])
+def test_an_mlp_in_a_step_is_the_same(targets: list[str] | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Qwen2Config(**{**GROUPED, "hidden_size": 160, "intermediate_size": 200, "head_dim": 40})
+    specs = [AdapterSpec(name=name, rank=rank, alpha=rank) for name, rank in (("a", 5), ("b", 16))]
+    loaded = tiny(config)
+    loaded.model.to(DEVICE)
+    team = TeamModel(loaded, agents=specs, critics=[], targets=targets, seed=0)
+    fill_b(team, 0.1)
+    team.refresh()
+    assert team.decoder is not None
+    layer, mask = team.decoder.layers[1], Mask(team.lora.masks(team.device)[[0, 2, 1, 1, 0]])
+    x = numbers(5, 160)
+    with torch.no_grad():
+        both, _ = layer.gate_up.routed(x, mask)
+        expected, _ = layer.down.routed(elementwise.gate(both), mask)
+        monkeypatch.setattr(products, "few_on_cuda", lambda x: True)
+        close(products.mlp(layer.gate_up, layer.down, x, mask), expected, 1e-4)
 
 
 @pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj", "up_proj"]])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -408,12 +407,12 @@ def test_another_question_in_the_same_folder(
 def test_a_cell_that_somebody_trained_otherwise(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads((copy / "compare.json").read_text())
     data["cells"] = data["cells"][:2]
-    data["cells"][0]["tokens_generated"] += 1  # so that the single agent's budget is another than that of its run
+    data["cells"][0]["tokens_generated"] -= 1  # so that the single agent's budget is another than that of its run
     (copy / "compare.json").write_text(json.dumps(data))
     capsys.readouterr()
     assert compare(copy) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert re.search(r"single-seed0 belongs to a run with another config: train\.(budget|iterations) is", line)
+    assert "single-seed0 belongs to a run with another config: train.budget is" in line
 
 
 def test_comparisons_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

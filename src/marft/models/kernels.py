@@ -1,4 +1,5 @@
-"""Triton kernels of the decoder's elementwise steps: each reads and writes its rows once. Only CUDA runs load this."""
+"""Triton kernels of the decoder: elementwise steps, each of which reads and writes its rows once, and what adapters add to
+wide products in a decode step. Only CUDA runs load this."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ import triton.language as tl
 from torch import Tensor
 
 WIDE = 1024  # elements of one program where a row is cut
+STEP_ROWS = 16  # rows of one program that adds adapters: many small programs finish first, but for the gate …
+GATE_ROWS, GATE_TILE = 64, 64  # … which reads more of B than of its rows
 
 
 @triton.jit
@@ -131,51 +134,10 @@ def gate_routed_kernel(
     up = tl.load(wide + row * stride + width + column, mask=here & inside, other=0.0).to(tl.float32)
     gate += routed_part(wide, stride, row, here, mask, rank, b, out, column, inside, first, middle, RANKS)
     up += routed_part(wide, stride, row, here, mask, rank, b, out, width + column, inside, middle, last, RANKS)
+    gate = gate.to(wide.dtype.element_ty).to(tl.float32)  # as training rounds it, where the sum is written first
+    up = up.to(wide.dtype.element_ty).to(tl.float32)
     value = gate * tl.sigmoid(gate) * up
     tl.store(result + row * width + column, value.to(result.dtype.element_ty), mask=here & inside)
-
-
-@triton.jit
-def chances_kernel(logits, heat, token, found, entropy, total, width, BLOCK: tl.constexpr):
-    """One row: its logits are read once, and sums are scaled anew whenever a higher logit comes."""
-    row = tl.program_id(0).to(tl.int64)
-    cold = 1.0 / tl.load(heat + row)
-    top = tl.full([1], float("-inf"), dtype=tl.float32)
-    mass = tl.zeros([1], dtype=tl.float32)
-    weighed = tl.zeros([1], dtype=tl.float32)  # Σ exp(z − top) z
-    start = width * 0
-    while start < width:
-        column = start + tl.arange(0, BLOCK)
-        z = tl.load(logits + row * width + column, mask=column < width, other=0.0) * cold
-        seen = tl.where(column < width, z, float("-inf"))
-        higher = tl.maximum(top, tl.max(seen, axis=0))
-        shrink = tl.exp(top - higher)
-        part = tl.exp(seen - higher)
-        mass = mass * shrink + tl.sum(part, axis=0)
-        weighed = weighed * shrink + tl.sum(part * z, axis=0)
-        top = higher
-        start += BLOCK
-    whole = top + tl.log(mass)
-    one = tl.arange(0, 1)
-    chosen = tl.load(logits + row * width + tl.load(token + row)) * cold
-    tl.store(found + row + one, chosen - whole)
-    tl.store(entropy + row + one, whole - weighed / mass)
-    tl.store(total + row + one, whole)
-
-
-@triton.jit
-def slopes_kernel(logits, heat, token, entropy, total, out, width, OF_ENTROPY: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < width
-    z = tl.load(logits + row * width + column, mask=inside, other=0.0) / tl.load(heat + row)
-    log_p = z - tl.load(total + row)
-    p = tl.exp(log_p)
-    if OF_ENTROPY:
-        slope = -p * (log_p + tl.load(entropy + row))
-    else:
-        slope = tl.where(column == tl.load(token + row), 1.0, 0.0) - p
-    tl.store(out + row * width + column, slope.to(out.dtype.element_ty), mask=inside)
 
 
 def add_norm(
@@ -234,9 +196,10 @@ def add_routed(wide: Tensor, mask: Tensor, b: Tensor, reach: Tensor, tile: int) 
     """wide [M, out + ranks] holds W x and A x: to its first columns add (A x · mask) B, in place. mask [M, Σr] repeats
     over the ranks, and `reach` tells for each tile of outputs which rows of b [ranks, out] are not all zero."""
     rows = len(wide)
-    add_routed_kernel[(triton.cdiv(rows, 16), len(reach))](
-        wide, wide.stride(0), mask, mask.shape[1], b, b.shape[1], reach, rows, TILE=tile, ROWS=16, RANKS=ranks_of(wide)
-    )
+    add_routed_kernel[(triton.cdiv(rows, STEP_ROWS), len(reach))](
+        wide, wide.stride(0), mask, mask.shape[1], b, b.shape[1], reach, rows,
+        TILE=tile, ROWS=STEP_ROWS, RANKS=ranks_of(wide),
+    )  # fmt: skip
 
 
 def gate_routed(wide: Tensor, mask: Tensor, b: Tensor, gated: int) -> Tensor:
@@ -244,10 +207,10 @@ def gate_routed(wide: Tensor, mask: Tensor, b: Tensor, gated: int) -> Tensor:
     reach the gate alone, the others `up` alone."""
     rows, width = len(wide), b.shape[1] // 2
     result = wide.new_empty(rows, width)
-    block = 16 if rows <= 64 else 64
-    gate_routed_kernel[(triton.cdiv(rows, block), triton.cdiv(width, 64))](
+    block = STEP_ROWS if rows <= GATE_ROWS else GATE_ROWS
+    gate_routed_kernel[(triton.cdiv(rows, block), triton.cdiv(width, GATE_TILE))](
         wide, wide.stride(0), mask, mask.shape[1], b, result, rows, width, 0, gated, len(b),
-        TILE=64, ROWS=block, RANKS=ranks_of(wide),
+        TILE=GATE_TILE, ROWS=block, RANKS=ranks_of(wide),
     )  # fmt: skip
     return result
 
@@ -255,23 +218,3 @@ def gate_routed(wide: Tensor, mask: Tensor, b: Tensor, gated: int) -> Tensor:
 def ranks_of(wide: Tensor) -> int:
     """Rows of B in one product: as many as take 128 bytes of each row of A x."""
     return 128 // wide.element_size()
-
-
-def chances(logits: Tensor, temperature: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each row of fp32 logits [N, V] at its temperature: the token's log-prob, the entropy, and log Σ exp."""
-    rows, width = logits.shape
-    found, entropy, total = (logits.new_empty(rows) for _ in range(3))
-    chances_kernel[(rows,)](logits, temperature, tokens, found, entropy, total, width, BLOCK=4096, num_warps=8)
-    return found, entropy, total
-
-
-def slopes(
-    logits: Tensor, temperature: Tensor, tokens: Tensor, entropy: Tensor, total: Tensor, dtype: torch.dtype, *, of_entropy: bool
-) -> Tensor:  # fmt: skip
-    """The gradient of the token's log-prob, or of the entropy, by the tempered logits; in `dtype`."""
-    rows, width = logits.shape
-    out = torch.empty_like(logits, dtype=dtype)
-    slopes_kernel[(rows, triton.cdiv(width, WIDE))](
-        logits, temperature, tokens, entropy, total, out, width, OF_ENTROPY=of_entropy, BLOCK=WIDE
-    )
-    return out

@@ -92,32 +92,30 @@ def log_probs_of(team: Headed, hidden_ND: Tensor, tokens_N: Tensor, temperature_
     """The tokens' log-probs, the entropies, and of the first `slopes` of these two the gradients by hidden [N, D]."""
     z_NV = head_logits(team, hidden_ND)
     by_kernel = z_NV.is_cuda and not soft_cap(team)
-    found, by_logits = (at_a_glance if by_kernel else step_by_step)(team, z_NV, tokens_N, temperature_N, slopes)
+    way = at_a_glance if by_kernel else step_by_step
+    found, by_logits = way(team, z_NV, tokens_N, temperature_N, slopes)
     rate_N1 = scaling(team) / temperature_N[:, None]
-    return [
-        *found,
-        *(in_fp32(by_NV, team.head.weight).mul_(rate_N1).to(hidden_ND.dtype) for by_NV in by_logits),
-    ]
-
-
-Slopes = Iterator[Tensor]  # by tempered logits [N, V], made one after the other
+    slopes_ND = (in_fp32(by_NV, team.head.weight).mul_(rate_N1).to(hidden_ND.dtype) for by_NV in by_logits)
+    return [*found, *slopes_ND]
 
 
 def at_a_glance(
     team: Headed, z_NV: Tensor, tokens_N: Tensor, temperature_N: Tensor, slopes: int
-) -> tuple[list[Tensor], Slopes]:
-    """By kernels that read the logits once for the values, and once for each slope."""
-    from marft.models import kernels
+) -> tuple[list[Tensor], Iterator[Tensor]]:
+    """Values, and slopes by the tempered logits one after the other: by kernels that read the logits once for the values
+    and once for each slope."""
+    from marft.models.head_kernels import Chances
 
-    found_N, entropy_N, total_N = kernels.chances(z_NV, temperature_N, tokens_N)
-    given, dtype = (z_NV, temperature_N, tokens_N, entropy_N, total_N), team.head.weight.dtype
-    return [found_N, entropy_N], (kernels.slopes(*given, dtype, of_entropy=bool(i)) for i in range(slopes))
+    chances, dtype = Chances(z_NV, temperature_N, tokens_N), team.head.weight.dtype
+    wanted = (False, True)[:slopes]
+    return [chances.found, chances.entropy], (chances.slope(dtype, of_entropy=which) for which in wanted)
 
 
 def step_by_step(
     team: Headed, z_NV: Tensor, tokens_N: Tensor, temperature_N: Tensor, slopes: int
-) -> tuple[list[Tensor], Slopes]:
-    """Few rows of vocabulary width exist at once: each step overwrites one that is no longer needed."""
+) -> tuple[list[Tensor], Iterator[Tensor]]:
+    """The same in torch's words. Few rows of vocabulary width exist at once: each step overwrites one that is no longer
+    needed."""
     cap = soft_cap(team)
     bend_NV = 1 - (z_NV / cap).square() if cap and slopes else None  # the soft cap's own slope
     full_NV = z_NV.div_(temperature_N[:, None]).log_softmax(-1)
@@ -127,11 +125,16 @@ def step_by_step(
     full_NV.mul_(chance_NV)  # now p log p
     entropy_N = -full_NV.sum(-1)
 
-    def by_logits() -> Slopes:
+    def by_logits() -> Iterator[Tensor]:
         if slopes == 2:
             full_NV.addcmul_(chance_NV, entropy_N[:, None]).neg_()  # −p (log p + H)
-        ones_N1 = torch.ones_like(chosen_N1, dtype=chance_NV.dtype)
-        for slope in (chance_NV.neg_().scatter_add_(1, chosen_N1, ones_N1), full_NV)[:slopes]:
-            yield slope if bend_NV is None else slope.mul_(bend_NV)
+        if slopes:
+            ones_N1 = torch.ones_like(chosen_N1, dtype=chance_NV.dtype)
+            yield bent(chance_NV.neg_().scatter_add_(1, chosen_N1, ones_N1))
+        if slopes == 2:
+            yield bent(full_NV)
+
+    def bent(slope_NV: Tensor) -> Tensor:
+        return slope_NV if bend_NV is None else slope_NV.mul_(bend_NV)
 
     return [found_N, entropy_N], by_logits()

@@ -1,6 +1,6 @@
 """The learner: critics' values, and trust-region updates of agents and critics in common passes.
 
-Every adapter has its own AdamW. A minibatch is some episodes with all their turns; its policy and critic sequences go
+Every adapter has its own AdamW. A minibatch is some tasks with all their episodes; its policy and critic sequences go
 through their base together, sorted by adapter, in passes of a limited number of tokens whose gradients add up.
 """
 
@@ -27,6 +27,8 @@ from marft.training.passes import Pass, Work, cut, judge, runs, score, scored, t
 from marft.training.roster import Member
 from marft.training.schedule import Steps
 from marft.types import MarftError
+
+MANY = 4  # tasks a minibatch, of which one more or less makes little difference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,15 +132,16 @@ class Learner:
     def minibatches(self, batch: Batch, generator: torch.Generator) -> Iterator[Tensor]:
         """The turns of each minibatch of every epoch; one without turns to learn from is left out.
 
-        Tasks stay whole, so that what their samples' prompts have in common is computed once; only where there are fewer
-        tasks than minibatches episodes go their own ways.
+        Tasks stay whole, so that what their samples' prompts have in common is computed once. Minibatches weigh the same
+        whatever their size: where tasks would make them very uneven, episodes go their own ways.
         """
-        unit_E = batch.task_E
-        if len(unit_E.unique()) < self.settings.minibatches:
+        count, unit_E = self.settings.minibatches, batch.task_E
+        tasks = len(unit_E.unique())
+        if tasks % count and tasks < MANY * count:
             unit_E = torch.arange(len(batch.episodes))
         for _ in range(self.settings.epochs):
             order = torch.randperm(int(unit_E.max()) + 1, generator=generator)
-            for chosen in order.tensor_split(min(self.settings.minibatches, len(order))):
+            for chosen in order.tensor_split(min(count, len(order))):
                 turns_J = torch.isin(unit_E[batch.episode_K], chosen).nonzero()[:, 0]
                 if len(turns_J):
                     yield turns_J
