@@ -158,7 +158,7 @@ def apart(found: Tensor, expected: Tensor, lengths: Sequence[int]) -> float:
     """How far two [1, T, D] lie apart, as a share of their size: the mean over the tokens of the worst sequence. Its first
     token is left out: some models have activations there so huge that half precision rounds what is left to anything."""
     found, expected = found[0].float(), expected[0].float()
-    share_T = (found - expected).norm(dim=-1) / expected.norm(dim=-1)
+    share_T = (found - expected).norm(dim=-1) / expected.norm(dim=-1).clamp(min=1e-20)  # both may be 0
     return float(torch.stack([part[1:].mean() for part in share_T.split(list(lengths))]).max())
 
 
