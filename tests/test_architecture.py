@@ -56,6 +56,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "models.layout": Room(marft=frozenset({"models"}), libraries=frozenset({"torch", "numpy"})),
     "models.kernels": Room(libraries=frozenset({"torch", "triton"})),
+    "models.head_kernels": Room(libraries=frozenset({"torch", "triton"})),
     "engines": Room(marft=frozenset({"types", "config", "models"}), lazily=True),
     "engines.local": Room(marft=frozenset({"types", "config", "models"}), libraries=frozenset({"torch"})),
     "engines.rows": Room(marft=frozenset({"types", "engines"}), libraries=frozenset({"torch"})),

@@ -138,6 +138,10 @@ def test_no_message_about_an_endpoint_quotes_what_was_written(remote: dict[str, 
     assert SECRET not in outcome(lambda: parse(with_remote(**remote)))
 
 
+@example("*", "")  # an alias
+@example("&a b\nc: &", " d")  # an anchor, which may come twice
+@example("!", " x")  # a tag
+@example("!a!", " x")  # a tag's handle
 @settings(max_examples=100, deadline=None)
 @given(st.text(max_size=4), st.text(max_size=4))
 def test_no_message_about_an_override_quotes_a_key(before: str, after: str) -> None:

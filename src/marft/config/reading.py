@@ -108,10 +108,11 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
 
 
 def why_unreadable(error: Exception) -> str:
-    """Where and why, without the lines that PyYAML quotes: one of them may hold a secret."""
+    """Where and why, without the lines and names that PyYAML quotes: one of them may hold a secret."""
     match error:
-        case yaml.MarkedYAMLError(problem_mark=mark) if mark is not None:
-            return f"{error.problem} in line {mark.line + 1}, column {mark.column + 1}"
+        case yaml.MarkedYAMLError(problem_mark=mark, problem=str(problem)) if mark is not None:
+            nameless = re.sub(r"\b(alias|anchor|tag|handle) (['\"]).*\2", r"\1", problem)
+            return f"{nameless} in line {mark.line + 1}, column {mark.column + 1}"
         case yaml.reader.ReaderError(character=int() as code):
             return f"it holds the character U+{code:04X}"
     return "a value looks like a date, a number or a tag and is none; put it in quotes"
