@@ -5,23 +5,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from interpreted import DEVICE, close, numbers
 from torch.nn.functional import scaled_dot_product_attention
 
-from marft.engines import sampling
-
-pytest.importorskip("triton", reason="Triton is not installed")
-from marft.engines import kernels
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
-
-
-def close(one: Tensor, other: Tensor, atol: float = 1e-5) -> None:
-    torch.testing.assert_close(one, other, atol=atol, rtol=0)
+from marft.engines import kernels, sampling
 
 
 @pytest.mark.parametrize(("heads", "groups", "dim"), [(9, 3, 64), (12, 2, 128), (4, 4, 24), (20, 1, 16), (3, 1, 8)])

@@ -6,12 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from interpreted import DEVICE
 
 from marft.models.logprobs import at_a_glance, step_by_step
-
-pytest.importorskip("triton", reason="Triton is not installed")
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.mark.parametrize("width", [30, 5000])

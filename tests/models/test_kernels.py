@@ -6,27 +6,14 @@ from __future__ import annotations
 import pytest
 import torch
 from families import GROUPED, tiny
+from interpreted import DEVICE, close, numbers
 from teams import fill_b
-from torch import Tensor
 from torch.nn.functional import rms_norm
 from transformers import Qwen2Config
 
-from marft.models import elementwise, products
+from marft.models import elementwise, kernels, products
 from marft.models.lora import AdapterSpec, Mask
 from marft.models.team import TeamModel
-
-pytest.importorskip("triton", reason="Triton is not installed")
-from marft.models import kernels
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
-
-
-def close(one: Tensor, other: Tensor, atol: float = 1e-5) -> None:
-    torch.testing.assert_close(one, other, atol=atol, rtol=0)
 
 
 @pytest.mark.parametrize("width", [20, 64, 300])

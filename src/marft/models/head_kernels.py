@@ -36,10 +36,11 @@ def chances_kernel(logits, heat, token, found, entropy, top, mass, width, BLOCK:
         highest = higher
         start += BLOCK
     chosen = tl.load(logits + row * width + tl.load(token + row)) * cold
-    tl.store(found + row + one, (chosen - highest) - tl.log(total))
-    tl.store(entropy + row + one, tl.log(total) - weighed / total)
+    log_total = tl.log(total)
+    tl.store(found + row + one, (chosen - highest) - log_total)
+    tl.store(entropy + row + one, log_total - weighed / total)
     tl.store(top + row + one, highest)
-    tl.store(mass + row + one, tl.log(total))
+    tl.store(mass + row + one, log_total)
 
 
 @triton.jit
