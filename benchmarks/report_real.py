@@ -58,7 +58,8 @@ def read_study(folder: Path) -> dict[str, Any]:
             if row["iterations"] and other in right and name != other:
                 row[key] = paired(right[name], right[other]) | {"over": other}
     sittings = [row for _, row in lines(folder / SITTINGS)]
-    return {"name": folder.name, "entries": entries, "settings": read_settings(folder), "sittings": sittings}
+    study = {"name": folder.name, "entries": entries, "stopped": read_stopped(folder, entries)}
+    return study | {"settings": read_settings(folder, entries), "sittings": sittings}
 
 
 def newest(folder: Path, name: str) -> int | None:
@@ -80,16 +81,27 @@ def read_entry(folder: Path, name: str, iteration: int) -> dict[str, Any]:
         for of, kinds in (("seconds", ("rollout", "credit", "update")), ("tokens", ("rollout", "update"))):
             row[of] = {kind: sum(each[of][kind] for each in metrics) for kind in kinds}
         row["curve"] = [each["accuracy"] for each in metrics]
+        config = RunDirectory(folder / name).config()
+        row |= {"planned": config.train.iterations, "lr": config.optimizer.lr}
     return row
 
 
-def read_settings(folder: Path) -> dict[str, str]:
-    """How the runs were trained; what differs among them with all its values."""
-    runs = [RunDirectory(folder / name).config() for name in COLOURS if RunDirectory(folder / name).exists()]
+def read_stopped(folder: Path, entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Runs that learnt but were never measured, as one that was put aside under another name."""
+    runs = {path.parent.name: RunDirectory(path.parent) for path in sorted(folder.glob("*/metrics.jsonl"))}
+    return {
+        name: {"lr": run.config().optimizer.lr, "curve": [each["accuracy"] for each in run.metrics()]}
+        for name, run in runs.items()
+        if name not in entries
+    }
+
+
+def read_settings(folder: Path, entries: Mapping[str, Any]) -> dict[str, str]:
+    """How the measured runs were trained; what differs among them with all its values."""
+    runs = [RunDirectory(folder / name).config() for name, row in entries.items() if row["iterations"]]
     found = [
         {"tasks": each.train.tasks, "samples": each.train.samples, "steps": each.train.minibatches * each.train.epochs,
-         "iterations": each.train.iterations, "lr": each.optimizer.lr, "decay": each.optimizer.decay,
-         "rank": each.lora.rank, "seed": each.seed}
+         "decay": each.optimizer.decay, "rank": each.lora.rank, "seed": each.seed}
         for each in runs
     ]  # fmt: skip
     limits = {name: f"{name} {agent.max_tokens}" for each in runs for name, agent in each.team.agents.items()}
@@ -124,6 +136,8 @@ def plot(study: Mapping[str, Any], path: Path) -> None:
         low, high = found["accuracy_ci95"]
         reach = [[found["accuracy"] - low], [high - found["accuracy"]]]
         bars.barh(at, found["accuracy"], xerr=reach, color=COLOURS[name], capsize=2)
+    for name, row in study["stopped"].items():
+        curves.plot(range(1, len(row["curve"]) + 1), row["curve"], color="black", label=name, lw=1.0, ls=":")
     curves.set(xlabel="iteration", ylabel="accuracy on its training tasks", ylim=(0, None), title=study["name"])
     curves.legend(loc="lower right", frameon=False, fontsize=8)
     bars.set(xlabel="held-out accuracy, temperature 0.7", yticks=range(len(study["entries"])), xlim=(0, None))

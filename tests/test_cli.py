@@ -263,6 +263,29 @@ def test_an_interrupt_is_one_line(
     assert line.startswith("marft: interrupted; a run goes on from its last checkpoint with --resume --run")
 
 
+def test_memory_that_is_full_is_one_line_and_any_other_failure_is_loud(
+    fails: Fails, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from marft.training.trainer import Trainer
+
+    said = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.50 GiB is free. Process 7 has 3 GiB in use"
+
+    def run_out(self: Trainer) -> None:
+        raise torch.OutOfMemoryError(said)
+
+    def fail(self: Trainer) -> None:
+        raise RuntimeError("a shape is wrong")
+
+    command = ["train", *ECHO, "eval.tasks=0", "--run"]
+    monkeypatch.setattr(Trainer, "iterate", run_out)
+    line = fails(*command, tmp_path / "one")
+    assert "Tried to allocate 2.00 GiB. GPU 0 has 1.50 GiB is free: give fewer train.tokens" in line
+    assert "Process 7" not in line
+    monkeypatch.setattr(Trainer, "iterate", fail)
+    with pytest.raises(RuntimeError, match="a shape is wrong"):
+        main([*command, str(tmp_path / "two")])
+
+
 def test_runs_are_numbered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     for _ in range(2):

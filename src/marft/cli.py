@@ -17,6 +17,10 @@ from marft.version import __version__
 if TYPE_CHECKING:
     from marft.config import Config
 
+LIGHTER = (
+    "give fewer train.tokens, engine.slots or engine.memory, or train.recompute=true (marft train --plan foretells it)"
+)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0: success; 2: the user's mistake, one line; 1: anything else."""
@@ -31,6 +35,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.trace:
             print(error.trace, file=sys.stderr)
         print(f"marft: {' '.join(str(error).split())}", file=sys.stderr)  # it may quote a user's many lines
+        return 2
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's, which is not imported for the sake of its name
+            raise
+        said = ". ".join(str(error).split(". ")[:3])  # what was asked for, and what is there
+        print(f"marft: {said}: {LIGHTER}; a run goes on from its last checkpoint with --resume", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(

@@ -10,6 +10,7 @@ import pytest
 
 from marft.config import load_config
 from marft.runs.directory import RunDirectory
+from marft.types import MarftError
 
 ROOT = Path(__file__).parents[2]
 SITTING = {"machine": "a GPU", "jobs": 4, "entries": ["untuned-duo", "duo-grpo", "duo-token", "duo-action"]}
@@ -52,6 +53,7 @@ def out(tmp_path: Path) -> Path:
     measured(folder, "duo-token-4-greedy", [True, True, True, False])
     trained(folder, "single-token", [0.1, 0.2], lr=0.0001)
     trained(folder, "duo-token", [0.1, 0.2, 0.3, 0.4, 0.5], lr=0.0002)  # stopped after its last checkpoint
+    trained(folder, "duo-action-too-fast", [0.1, 0.3, 0.0], lr=0.01)  # put aside, never measured
     (folder / "sittings.jsonl").write_text(json.dumps(SITTING) + "\n")
     return folder.parent
 
@@ -87,8 +89,8 @@ def test_gains_are_paired_and_over_the_better_untuned_team(out: Path, tmp_path: 
     page = (tmp_path / "docs/results.md").read_text()
     assert "dequantised 4-bit weights" in page
     row = next(line for line in page.splitlines() if line.startswith("| `duo-token`"))
-    assert row.split(" | ")[1:3] == ["4", "100.0 % [90.0 %, 110.0 %]"]
-    assert row.split(" | ")[5:] == [
+    assert row.split(" | ")[1:4] == ["4 of 12", "0.0002", "100.0 % [90.0 %, 110.0 %]"]
+    assert row.split(" | ")[6:] == [
         "+25.0 [-54.5, +100.0], 4 against 2 iterations",
         "123",
         "4.00",
@@ -96,7 +98,7 @@ def test_gains_are_paired_and_over_the_better_untuned_team(out: Path, tmp_path: 
         "12 + 20 |",
     ]
     assert "a GPU, shared by up to 4 runs" in page
-    assert "Training: 32 tasks × 4 episodes and 2 optimizer steps an iteration, learning rate 0.0001 or 0.0002" in page
+    assert "Training: 32 tasks × 4 episodes and 2 optimizer steps an iteration, a learning rate that falls" in page
 
 
 def test_what_was_missed_and_what_is_missing_is_said(out: Path, tmp_path: Path) -> None:
@@ -106,13 +108,17 @@ def test_what_was_missed_and_what_is_missing_is_said(out: Path, tmp_path: Path) 
     write_report(out, tmp_path / "docs")
     text = (tmp_path / "docs/results.md").read_text()
     assert "Not measured: `duo-action`, `duo-grpo`." in text
-    gains = "`duo-token` gains +50.0 points over `untuned-duo-long`, and +75.0 over `untuned-duo`, which has the same limits."
-    assert f"{gains} The aim was 10: over the better untuned duo it was reached." in text
+    assert (
+        "`duo-action-too-fast`, with a rate of 0.01, was stopped after 3 iterations: accuracy in training was 30.0 %"
+        in text
+    )
+    assert "`duo-token` gains +50.0 points over `untuned-duo-long` and +75.0 points over `untuned-duo`;" in text
+    assert "The aim of 10 points was reached over `untuned-duo-long` and reached over `untuned-duo`." in text
     assert text.endswith("MATH has not been run yet.\n")
     study = json.loads((tmp_path / "docs/results/real-gsm8k-small.json").read_text())
     study["entries"]["duo-token"]["gain"]["value"] = 0.099
     assert "+9.9 points over `untuned-duo-long`" in page([study])
-    assert "it was missed." in page([study])
+    assert "was missed over `untuned-duo-long` and reached over `untuned-duo`." in page([study])
     assert "MATH has not" not in page([study, {**study, "name": "math-small"}])
 
 
@@ -170,10 +176,18 @@ def test_every_team_resolves(tmp_path: Path) -> None:
         assert prompts["untuned-duo"] == prompts["duo-token"] == prompts["duo-grpo"] == prompts["duo-action"]
 
 
+def test_time_that_is_up_interrupts_a_run_and_is_no_failure(tmp_path: Path) -> None:
+    import real
+
+    log = tmp_path / "log"
+    real.marft(log, "train", "duo", "--run", str(tmp_path / "run"), seconds=5)
+    assert "marft: interrupted" in log.read_text()
+    with pytest.raises(MarftError, match="marft train failed"):
+        real.marft(log, "train", "no-such-recipe", seconds=60)
+
+
 def test_nothing_to_report_is_one_line(tmp_path: Path) -> None:
     from report_real import write_report
-
-    from marft.types import MarftError
 
     with pytest.raises(MarftError, match="holds no results"):
         write_report(tmp_path, tmp_path / "docs")

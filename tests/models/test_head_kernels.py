@@ -35,7 +35,8 @@ def test_a_glance_finds_what_torch_finds(width: int, dtype: torch.dtype) -> None
     assert [each.dtype for each in ours] == [torch.float32, torch.float32, dtype, dtype]
     for i, (right, other, one) in enumerate(zip(exact, theirs, ours, strict=True)):
         rounding = 2 * torch.finfo(dtype).eps if i >= 2 else 0.0
-        bound = 2 * (other - right).abs().max() + rounding + 1e-6 * right.abs().max()
+        closely = 1e-6 if DEVICE == "cpu" else 1e-5  # a GPU's exp is an approximation
+        bound = 2 * (other - right).abs().max() + rounding + closely * right.abs().max()
         assert (one.cpu().double() - right).abs().max() <= bound
 
 

@@ -50,7 +50,9 @@ class LocalEngine:
         self._empty()
 
     def _empty(self) -> None:
-        """A batch without rows. NaN left in an old cache would reach later rows through their masked positions."""
+        """A batch without rows, also after a failure: NaN left in an old cache would reach later rows through their masked
+        positions."""
+        self.spoiled = False
         self.rows = Rows(self.slots, self.team.device, self.team.end_ids)
         self.stepper = make_stepper(self.team, self.rows, self.memory)
 
@@ -68,6 +70,8 @@ class LocalEngine:
 
     async def _drive(self) -> None:
         try:
+            if self.spoiled:
+                self._empty()
             while self.waiting or self.live:
                 await asyncio.sleep(0)  # let those who were answered ask again, so that they enter together
                 await self.settled()
@@ -79,8 +83,7 @@ class LocalEngine:
             for _, future in (*self.waiting, *self.live):
                 if not future.done():
                     future.set_exception(error)
-            self.waiting, self.live = [], []
-            self._empty()
+            self.waiting, self.live, self.spoiled = [], [], True
             if not isinstance(error, Exception):  # an exception has reached those who wait; nobody waits for the driver
                 raise
 

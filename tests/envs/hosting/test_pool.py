@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +197,29 @@ def test_workers_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         parent.kill()
     assert len(ours) == 2
     assert gone(ours)
+
+
+def test_a_worker_whose_asker_has_gone_ends_in_silence() -> None:
+    """A parent that is killed leaves answers unread, and its socket is reset."""
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-m", "marft.envs.hosting.nursery", str(theirs.fileno())]
+    with subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE) as process, ours:
+        theirs.close()
+        control = Connection(os.dup(ours.fileno()))
+        control.send(("hosted:Obeys", {}, sys.path))
+        assert control.recv() is None
+        here, there = socket.socketpair()
+        with there:
+            socket.send_fds(ours, [b"x"], [there.fileno()])
+        worker = int.from_bytes(ours.recv(8), "big")
+        with Connection(here.detach()) as questions:
+            questions.send(("reset", (TASK,)))
+            assert questions.poll(20)
+        assert gone([worker])
+        control.close()
+        ours.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
 
 
 def test_what_cannot_be_built_there_is_one_line() -> None:

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import traceback
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -35,7 +36,8 @@ def main(control: socket.socket) -> None:
         if worker == 0:
             control.close()
             die_with(os.getppid())
-            serve(env, Connection(descriptors[0]))
+            with suppress(EOFError, ConnectionError):  # whoever asked has gone
+                serve(env, Connection(descriptors[0]))
             os._exit(0)
         os.close(descriptors[0])
         control.sendall(worker.to_bytes(8, "big"))
@@ -64,10 +66,7 @@ def die_with(parent: int) -> None:
 
 def serve(env: Environment[Any], questions: Connection) -> None:
     while True:
-        try:
-            question = questions.recv_bytes()
-        except EOFError:
-            return
+        question = questions.recv_bytes()
         try:
             method, arguments = pickle.loads(question)
             answer = getattr(env, method)(*arguments)
