@@ -325,7 +325,7 @@ def test_defect_15_no_keys_of_an_old_adapter_are_reused() -> None:
         for each, completion, before in zip(asked(), said, old, strict=True):
             same(completion, ask(fresh, each)[0])
             assert completion.token_ids != before.token_ids  # else nothing would be proven
-        torch.testing.assert_close(flat(said[:2]), recomputed(team, asked()[:2], said[:2]), atol=1e-5, rtol=0)
+        torch.testing.assert_close(flat(said[:2]), recomputed(team, asked()[:2], said[:2]), atol=3e-5, rtol=0)
 
     async def while_others_play() -> list[Completion]:
         others = [asyncio.create_task(engine.generate(request(i, adapter="solver", seed=i))) for i in range(4)]
