@@ -28,7 +28,7 @@ SIZES = {  # hidden, layers, heads, kv heads, feed-forward
 }
 SPECIAL = 3  # the first tokens of nano's vocabulary mark padding and turns
 EQUAL = (
-    "model and its weights, fp32, SDPA, prompts to the token, group size, tokens of every completion, episodes and "
+    "model and its weights, fp32, prompts to the token, group size, tokens of every completion, episodes and "
     "optimizer steps, LoRA rank and layers, temperature 1 without truncation, no KL to a reference, no evaluation, "
     "threads and how they wait for one another"
 )
@@ -37,7 +37,8 @@ UNEQUAL = {
     "model, and gradient checkpointing, on by default, is off",
     "comlrl": "policy gradient without a ratio; it generates prompt by prompt and learns sequence by sequence, as it "
     "always does; each agent has a model of its own, where marft's share one",
-    "marft": "GRPO with the log-probs of sampling; metrics are written to a run's folder at every step",
+    "marft": "GRPO with the log-probs of sampling; attention of a drawn token as two products, of all else by SDPA, which the "
+    "others have everywhere; metrics are written to a run's folder at every step",
 }
 
 

@@ -38,9 +38,10 @@ ENTRIES = {  # a team by its name, and what trains it
     "duo-token": ["algorithm={name: marft-token, lam: 1.0}"],
     "duo-grpo": ["algorithm=grpo"],
 }
-SLOWER = {  # a clip of 0.2 on a turn's mean ratio hardly holds long turns: at 5e-4 this one unlearnt all within 12 iterations
+SLOWER = {  # a clip on a turn's mean ratio hardly holds long turns: at 5e-4 this one unlearnt everything within 12 iterations
     "duo-action": ["optimizer.lr=1.5e-4"],
 }
+PATIENCE = 120  # seconds for an interrupted run to end
 AGENTS = {"single": ["solver"], "duo": ["reasoner", "actor"]}
 TEMPERATURE = 0.7  # in training too: what is measured is what is trained
 SETTINGS = (
@@ -68,7 +69,7 @@ class Study:
     words: Sequence[str]
 
 
-STUDIES = {  # `engine.slots` and `train.tokens` let four runs share one GPU's memory
+STUDIES = {  # `engine.slots` and `train.tokens` let four runs and some evaluations share one GPU's memory
     "gsm8k": Study(  # a rate of 2e-4 moved policies by a KL of 0.0005 an iteration, far less than the trust region allows
         tasks=1319, longest={"solver": 592, "reasoner": 400, "actor": 192}, long=700,
         words=["optimizer.lr=5.0e-4", "train.iterations=45", "train.tokens=8192", "engine.slots=256"],
@@ -147,7 +148,7 @@ def marft(log: Path, *words: str, seconds: float | None = None) -> None:
             failed = process.wait(seconds) != 0
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT)
-            process.wait()
+            process.wait(PATIENCE)
             failed = False
     if failed:
         raise MarftError(f"marft {words[0]} failed; {log} says why")
@@ -182,6 +183,9 @@ def machine() -> str:
 
 
 def main() -> None:
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell's background job ignores it, and so would its children
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="run | report")
     run = commands.add_parser("run")

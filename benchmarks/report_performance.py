@@ -105,12 +105,22 @@ def generation(results: Sequence[Result]) -> str:
             first = ours["first_round_seconds"]
             lines.append([given["model"], shape, adapters, rate, *others, start, first, refresh, ours["peak_gib"]])
     notes = [
-        f"`{result['settings']['model']}`: {where(result)}; {counted(runs_of(result))}"
+        f"{model_of(result)}: {where(result)}; {counted(runs_of(result))}"
         + (f"; four adapters over none: {result['four_over_none']}" if result["four_over_none"] else "")
-        + (f"; vLLM's start-up: {result['vllm_start_up_seconds']} s" if result["vllm_start_up_seconds"] else "")
+        + vllm_of(result)
         for result in results
     ]
     return "\n\n".join([rows(head, lines), *notes])
+
+
+def model_of(result: Result) -> str:
+    others = [name for name in runs_of(result) if name != "marft"]
+    return f"`{result['settings']['model']}`" + (f" against {' and '.join(others)}" if others else "")
+
+
+def vllm_of(result: Result) -> str:
+    seconds = result["vllm_start_up_seconds"]
+    return "" if seconds is None else f"; vLLM {result['machine']['packages']['vllm']}, up in {seconds} s"
 
 
 def runs_of(result: Result) -> dict[str, Sequence[Any]]:

@@ -16,6 +16,7 @@ from marft.types import MarftError
 
 LUCK = {"sampled": 0.7, "greedy": 0.0}  # how each team is measured: the temperature of all agents
 SITTINGS = "sittings.jsonl"
+NOTES = "notes.txt"  # what happened to the runs, in the words of whoever was there
 COLOURS = {
     "untuned-single": "#bbbbbb",
     "untuned-duo": "#777777",
@@ -58,8 +59,9 @@ def read_study(folder: Path) -> dict[str, Any]:
             if row["iterations"] and other in right and name != other:
                 row[key] = paired(right[name], right[other]) | {"over": other}
     sittings = [row for _, row in lines(folder / SITTINGS)]
-    study = {"name": folder.name, "entries": entries, "stopped": read_stopped(folder, entries)}
-    return study | {"settings": read_settings(folder, entries), "sittings": sittings}
+    study = {"name": folder.name, "entries": entries, "unmeasured": read_unmeasured(folder, entries)}
+    notes = (folder / NOTES).read_text().splitlines() if (folder / NOTES).exists() else []
+    return study | {"settings": read_settings(folder, entries), "sittings": sittings, "notes": notes}
 
 
 def newest(folder: Path, name: str) -> int | None:
@@ -86,14 +88,17 @@ def read_entry(folder: Path, name: str, iteration: int) -> dict[str, Any]:
     return row
 
 
-def read_stopped(folder: Path, entries: Mapping[str, Any]) -> dict[str, Any]:
+def read_unmeasured(folder: Path, entries: Mapping[str, Any]) -> dict[str, Any]:
     """Runs that learnt but were never measured, as one that was put aside under another name."""
-    runs = {path.parent.name: RunDirectory(path.parent) for path in sorted(folder.glob("*/metrics.jsonl"))}
-    return {
-        name: {"lr": run.config().optimizer.lr, "curve": [each["accuracy"] for each in run.metrics()]}
-        for name, run in runs.items()
-        if name not in entries
-    }
+    found = {}
+    for path in sorted(folder.glob("*/metrics.jsonl")):
+        run, name = RunDirectory(path.parent), path.parent.name
+        metrics = run.metrics()
+        if metrics and name not in entries:
+            clipped = [max(agent["clip_fraction"] for agent in each["agents"].values()) for each in metrics]
+            curve = [each["accuracy"] for each in metrics]
+            found[name] = {"lr": run.config().optimizer.lr, "curve": curve, "clipped": clipped}
+    return found
 
 
 def read_settings(folder: Path, entries: Mapping[str, Any]) -> dict[str, str]:
@@ -136,7 +141,7 @@ def plot(study: Mapping[str, Any], path: Path) -> None:
         low, high = found["accuracy_ci95"]
         reach = [[found["accuracy"] - low], [high - found["accuracy"]]]
         bars.barh(at, found["accuracy"], xerr=reach, color=COLOURS[name], capsize=2)
-    for name, row in study["stopped"].items():
+    for name, row in study["unmeasured"].items():
         curves.plot(range(1, len(row["curve"]) + 1), row["curve"], color="black", label=name, lw=1.0, ls=":")
     curves.set(xlabel="iteration", ylabel="accuracy on its training tasks", ylim=(0, None), title=study["name"])
     curves.legend(loc="lower right", frameon=False, fontsize=8)

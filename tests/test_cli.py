@@ -263,27 +263,47 @@ def test_an_interrupt_is_one_line(
     assert line.startswith("marft: interrupted; a run goes on from its last checkpoint with --resume --run")
 
 
-def test_memory_that_is_full_is_one_line_and_any_other_failure_is_loud(
-    fails: Fails, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (
+            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 139.80 GiB of which 20.44 MiB is "
+            "free. Process 7 has 3.00 GiB memory in use.",
+            "Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 139.80 GiB of which 20.44 MiB is free: lower",
+        ),
+        (
+            "[enforce fail at alloc_cpu.cpp:1]\nDefaultCPUAllocator: can't allocate memory",
+            "can't allocate memory: lower",
+        ),
+    ],
+)
+def test_a_full_memory_is_one_line_whose_advice_can_be_followed(
+    fails: Fails, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str, shown: str
 ) -> None:
     from marft.training.trainer import Trainer
-
-    said = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.50 GiB is free. Process 7 has 3 GiB in use"
 
     def run_out(self: Trainer) -> None:
         raise torch.OutOfMemoryError(said)
 
+    run = str(tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "iterate", run_out)
+        line = fails("train", *ECHO, "eval.tasks=0", "--run", run)
+    assert shown in line
+    assert "Process 7" not in line
+    lighter = ["train.tokens=256", "engine.slots=4", "engine.memory=0.2", "train.recompute=true"]
+    assert main(["train", "--resume", "--run", run, *lighter]) == 0
+
+
+def test_a_bug_is_loud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from marft.training.trainer import Trainer
+
     def fail(self: Trainer) -> None:
         raise RuntimeError("a shape is wrong")
 
-    command = ["train", *ECHO, "eval.tasks=0", "--run"]
-    monkeypatch.setattr(Trainer, "iterate", run_out)
-    line = fails(*command, tmp_path / "one")
-    assert "Tried to allocate 2.00 GiB. GPU 0 has 1.50 GiB is free: give fewer train.tokens" in line
-    assert "Process 7" not in line
     monkeypatch.setattr(Trainer, "iterate", fail)
     with pytest.raises(RuntimeError, match="a shape is wrong"):
-        main([*command, str(tmp_path / "two")])
+        main(["train", *ECHO, "eval.tasks=0", "--run", str(tmp_path / "run")])
 
 
 def test_runs_are_numbered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ from marft.version import __version__
 if TYPE_CHECKING:
     from marft.config import Config
 
+FULL = ("out of memory", "can't allocate memory", "ALLOC_FAILED")  # torch and Triton, the CPU's allocator, cuBLAS
 LIGHTER = (
-    "give fewer train.tokens, engine.slots or engine.memory, or train.recompute=true (marft train --plan foretells it)"
+    "lower train.tokens, engine.slots or engine.memory, or give train.recompute=true (marft train --plan foretells what a "
+    "run needs); a run goes on with them and --resume --run DIR"
 )
 
 
@@ -37,10 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"marft: {' '.join(str(error).split())}", file=sys.stderr)  # it may quote a user's many lines
         return 2
     except RuntimeError as error:
-        if type(error).__name__ != "OutOfMemoryError":  # torch's, which is not imported for the sake of its name
+        if not any(word in str(error) for word in FULL):
             raise
-        said = ". ".join(str(error).split(". ")[:3])  # what was asked for, and what is there
-        print(f"marft: {said}: {LIGHTER}; a run goes on from its last checkpoint with --resume", file=sys.stderr)
+        sentences = " ".join(str(error).split()).split(". ")  # what was asked for, what there is, and much more
+        print(f"marft: {'. '.join(sentences[:3])}: {LIGHTER}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,7 +40,9 @@ def trained(folder: Path, name: str, accuracies: Sequence[float], lr: float) -> 
     for i, accuracy in enumerate(accuracies, start=1):
         seconds = {"rollout": 3.0, "credit": 1.0, "update": 4.0, "eval": 9.0}
         tokens = {"rollout": 1_000_000, "update": 2_500_000}
-        run.append_metrics({"iteration": i, "accuracy": accuracy, "seconds": seconds, "tokens": tokens})
+        agents = {"planner": {"clip_fraction": 0.0}, "solver": {"clip_fraction": 0.25}}
+        row = {"iteration": i, "accuracy": accuracy, "agents": agents, "seconds": seconds, "tokens": tokens}
+        run.append_metrics(row)
 
 
 @pytest.fixture
@@ -55,6 +58,7 @@ def out(tmp_path: Path) -> Path:
     trained(folder, "duo-token", [0.1, 0.2, 0.3, 0.4, 0.5], lr=0.0002)  # stopped after its last checkpoint
     trained(folder, "duo-action-too-fast", [0.1, 0.3, 0.0], lr=0.01)  # put aside, never measured
     (folder / "sittings.jsonl").write_text(json.dumps(SITTING) + "\n")
+    (folder / "notes.txt").write_text("The power failed.\n")
     return folder.parent
 
 
@@ -108,17 +112,19 @@ def test_what_was_missed_and_what_is_missing_is_said(out: Path, tmp_path: Path) 
     write_report(out, tmp_path / "docs")
     text = (tmp_path / "docs/results.md").read_text()
     assert "Not measured: `duo-action`, `duo-grpo`." in text
+    unmeasured = "`duo-action-too-fast`, with a rate of 0.01, was not measured: in 3 iterations its accuracy in training was 30.0 %"
     assert (
-        "`duo-action-too-fast`, with a rate of 0.01, was stopped after 3 iterations: accuracy in training was 30.0 %"
+        f"{unmeasured} at best and 0.0 % at last, and in the first ten at most 25.0 % of an agent's tokens were clipped."
         in text
     )
+    assert "were clipped. The power failed." in text
     assert "`duo-token` gains +50.0 points over `untuned-duo-long` and +75.0 points over `untuned-duo`;" in text
-    assert "The aim of 10 points was reached over `untuned-duo-long` and reached over `untuned-duo`." in text
+    assert "The aim was 10 points: reached against `untuned-duo-long`, reached against `untuned-duo`." in text
     assert text.endswith("MATH has not been run yet.\n")
     study = json.loads((tmp_path / "docs/results/real-gsm8k-small.json").read_text())
     study["entries"]["duo-token"]["gain"]["value"] = 0.099
     assert "+9.9 points over `untuned-duo-long`" in page([study])
-    assert "was missed over `untuned-duo-long` and reached over `untuned-duo`." in page([study])
+    assert "missed against `untuned-duo-long`, reached against `untuned-duo`." in page([study])
     assert "MATH has not" not in page([study, {**study, "name": "math-small"}])
 
 
@@ -180,6 +186,7 @@ def test_time_that_is_up_interrupts_a_run_and_is_no_failure(tmp_path: Path) -> N
     import real
 
     log = tmp_path / "log"
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # as real.py's main does
     real.marft(log, "train", "duo", "--run", str(tmp_path / "run"), seconds=5)
     assert "marft: interrupted" in log.read_text()
     with pytest.raises(MarftError, match="marft train failed"):

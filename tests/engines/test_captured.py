@@ -63,6 +63,7 @@ def plain_attention(
 def plain_step(
     q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, length: Tensor, positions: int, scale: float
 ) -> Tensor:
+    assert int(length.max()) < positions  # else a row would write into another's slot
     starts = torch.arange(len(length) + 1) * positions
     keys.index_copy_(0, starts[:-1] + length, k)
     values.index_copy_(0, starts[:-1] + length, v)
@@ -162,6 +163,22 @@ def test_one_long_request_takes_seats_only_while_it_lasts(team: TeamModel) -> No
     assert min(held) < 8
     check(team, engine, mixed(20))
     assert (cache.slots, cache.positions) == (8, slotted.GROW)
+
+
+def test_rows_that_left_write_nothing_outside_their_new_slots(team: TeamModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few long slots become many short ones; the step's other rows, which nobody has, were long before."""
+    monkeypatch.setattr(slotted, "GROW", 8)
+    assert team.decoder is not None
+    long = [replace(request(i, seed=i), sampling=replace(WILD, max_tokens=200)) for i in range(9)]
+    longest = max(len(each.prompt_ids) for each in long) + 208
+    engine = in_slots(team, 8, memory=3 * slotted.SlotCache(team.decoder, 8, PLENTY).bytes(longest))
+    engine.rows._ends.fill_(-1)  # all draw as many as they may
+    ask(engine, *long)
+    assert isinstance(engine.stepper, Captured)
+    assert engine.stepper.cache.slots == 3
+    short = replace(request(0), sampling=replace(WILD, max_tokens=4))
+    ask(engine, short)
+    assert engine.stepper.cache.slots == 8
 
 
 def test_growing_beside_live_rows_stays_within_memory(team: TeamModel) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import scaled_dot_product_attention
 
 from marft.models.attention import Packed
 from marft.models.layout import Layout
@@ -15,8 +15,10 @@ GROW = 64  # the cache grows in steps of this many positions
 
 
 class Cache:
-    """Keys [slots, heads, d, positions] and values [slots, heads, positions, d] of every layer, made when the first keys
-    come: as a step's two products read them."""
+    """Keys and values [slots, heads, positions, d] of every layer, made when the first keys come.
+
+    In fp32 the positions of keys lie side by side in memory, as a step's product reads them.
+    """
 
     def __init__(self, slots: int) -> None:
         self.slots, self.positions = slots, 0
@@ -24,18 +26,26 @@ class Cache:
         self.values: dict[int, Tensor] = {}
 
     def reserve(self, positions: int) -> None:
-        if positions > self.positions:
-            more = rounded(positions, GROW) - self.positions
-            self.positions += more
-            self.keys = {layer: pad(old, (0, more)) for layer, old in self.keys.items()}
-            self.values = {layer: pad(old, (0, 0, 0, more)) for layer, old in self.values.items()}
+        if positions <= self.positions:
+            return
+        before, self.positions = self.positions, rounded(positions, GROW)
+        for layer, old in [*self.keys.items()]:  # one after another, so that little is held twice
+            olds = old, self.values[layer]
+            self.keys[layer], self.values[layer] = news = self._make(old)
+            for new, old in zip(news, olds, strict=True):
+                new[:, :, :before] = old
 
     def layer(self, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
         if layer not in self.keys:
-            _, heads, _, size = like.shape
-            self.keys[layer] = like.new_zeros(self.slots, heads, size, self.positions)
-            self.values[layer] = like.new_zeros(self.slots, heads, self.positions, size)
+            self.keys[layer], self.values[layer] = self._make(like)
         return self.keys[layer], self.values[layer]
+
+    def _make(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        slots, heads, positions, size = self.slots, like.shape[1], self.positions, like.shape[3]
+        values = like.new_zeros(slots, heads, positions, size)
+        if like.dtype == torch.float32:
+            return like.new_zeros(slots, heads, size, positions).transpose(2, 3), values
+        return torch.zeros_like(values), values
 
     def move(self, to: Sequence[int], origin: Sequence[int]) -> None:
         for side in (self.keys, self.values):
@@ -65,7 +75,7 @@ class Prefill:
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         q, k, v = (self.spread(x) for x in (q, k, v))
         keys, values = self.cache.layer(layer, k)
-        keys[self.slots, :, :, : self.longest] = k[self.source].transpose(2, 3)
+        keys[self.slots, :, : self.longest] = k[self.source]
         values[self.slots, :, : self.longest] = v[self.source]
         out = Packed.on_grid(q, k, v, scale)  # [S, H, L, d]
         return out.transpose(1, 2).flatten(0, 1).index_select(0, self.cells)[None]
@@ -79,26 +89,30 @@ class Prefill:
 class Decode:
     """One new token a live row: its key and value join the cache, its query looks at all keys of its own row.
 
-    Two products and a softmax, in fp32 whatever the dtype: with one query a row they are faster than SDPA on a CPU.
+    In fp32 two products and a softmax, which with one query a row are faster than SDPA on a CPU; else SDPA.
     """
 
     def __init__(self, cache: Cache, length: Tensor) -> None:
         self.cache, self.length = cache, length
         self.rows = torch.arange(len(length), device=length.device)
         self.longest = int(length.max()) + 1
-        unseen = torch.arange(self.longest, device=length.device) > length[:, None]
-        self.mask = torch.zeros(unseen.shape, device=length.device).masked_fill_(unseen, -torch.inf)[:, None, None]
+        seen = torch.arange(self.longest, device=length.device) <= length[:, None]
+        self.seen = seen[:, None, None, :]
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         keys, values = self.cache.layer(layer, k)
-        keys[self.rows, :, :, self.length] = k[:, :, 0]
+        keys[self.rows, :, self.length] = k[:, :, 0]
         values[self.rows, :, self.length] = v[:, :, 0]
         n, heads, groups = len(self.rows), q.shape[1], k.shape[1]
-        live_keys, live_values = keys[:n, ..., : self.longest].float(), values[:n, :, : self.longest].float()
         # the heads that share a key become queries of one product: [n, G, H/G, d]
-        grouped = q.reshape(n, groups, heads // groups, -1).float() * scale
-        chances = (grouped @ live_keys).add_(self.mask).softmax(-1)
-        return (chances @ live_values).to(q.dtype).reshape(n, 1, heads, -1)
+        grouped = q.reshape(n, groups, heads // groups, -1)
+        keys, values = keys[:n, :, : self.longest], values[:n, :, : self.longest]
+        if q.dtype == torch.float32:
+            scores = (grouped * scale) @ keys.transpose(2, 3)
+            out = scores.masked_fill_(~self.seen, -torch.inf).softmax(-1) @ values
+        else:
+            out = scaled_dot_product_attention(grouped, keys, values, attn_mask=self.seen, scale=scale)
+        return out.reshape(n, 1, heads, -1)
 
 
 def rounded(size: int, step: int) -> int:

@@ -1,4 +1,4 @@
-"""Passes over prompts and single steps by torch's own attention, on any device and for any model.
+"""Passes over prompts and single steps in torch's own operations, on any device and for any model.
 
 It is what CPUs run, and the reference for what CUDA graphs do.
 """

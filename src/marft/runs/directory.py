@@ -14,8 +14,12 @@ from marft.runs.difference import first_difference
 from marft.runs.disk import FULL, require_space, writing
 from marft.types import MarftError
 
-# What may change from one part of a run to the next: how long it lasts and what is watched, never what is learned.
-FREE = ("train.iterations", "train.budget", "track", "eval", "checkpoint")
+# What may change from one part of a run to the next: how long it lasts, what is watched and how much memory it takes, never
+# what is learned.
+FREE = (
+    "train.iterations", "train.budget", "track", "eval", "checkpoint",
+    "train.tokens", "train.recompute", "engine.slots", "engine.memory",
+)  # fmt: skip
 
 
 class RunDirectory:

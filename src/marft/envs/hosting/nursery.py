@@ -36,7 +36,7 @@ def main(control: socket.socket) -> None:
         if worker == 0:
             control.close()
             die_with(os.getppid())
-            with suppress(EOFError, ConnectionError):  # whoever asked has gone
+            with suppress(EOFError, OSError):  # whoever asked has gone
                 serve(env, Connection(descriptors[0]))
             os._exit(0)
         os.close(descriptors[0])

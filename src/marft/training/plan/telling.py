@@ -49,7 +49,9 @@ def tell(config: Config, parts: Assembly, found: Forecast) -> Iterator[str]:
     yield f"memory     {'base weights':34}{size(memory.weights):>12}   {count:,} parameters"
     yield line("adapters, gradients, optimizers", size(memory.adapters), f"{learning:,} parameters that learn")
     yield line(
-        "engine", size(memory.cache), "vLLM's part" if vllm else f"keys and values of {config.engine.slots:,} rows"
+        "engine",
+        size(memory.cache),
+        "vLLM's part" if vllm else f"keys and values of at most {config.engine.slots:,} rows",
     )
     yield line("largest pass", size(memory.one_pass), f"{found.pass_tokens:,} tokens, activations {kept}")
     yield line("in all", size(memory.total), f"of {size(found.device_memory)} on {parts.device}")
