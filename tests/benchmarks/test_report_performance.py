@@ -87,7 +87,8 @@ def test_start_up_is_that_of_the_first_case_and_one_run_is_no_median(report: Mod
     assert "| m | 64 × 8, 32 | 0 | **16,000** | 1,600 (10.0×) | – | – | 0.25 | – | 1.5 |" in page
     assert "| m | 64 × 8, 32 | 4 | **7,000** | 700 (10.0×) | – | 0.5 | 0.25 | – | 1.5 |" in page
     assert (
-        "`m` against generate: a GPU, torch 2.11.0; marft: median of 2 runs, generate: one run; four adapters over none: 0.8\n" in page
+        "`m` against generate: a GPU, torch 2.11.0; marft: median of 2 runs, generate: one run; four adapters over none: 0.8\n"
+        in page
     )
 
 
