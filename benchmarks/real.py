@@ -141,14 +141,18 @@ def train(run: Path, words: Sequence[str], until: float | None) -> None:
 
 
 def marft(log: Path, *words: str, seconds: float | None = None) -> None:
-    """Interrupted after `seconds`, never killed: where processes share a GPU (MPS), one that is killed may take others along."""
+    """Interrupted after `seconds`; killed only where that does not help, since one that is killed may take along others that
+    share its GPU (MPS)."""
     command = [sys.executable, "-m", "marft.cli", *words]
     with log.open("ab") as said, subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT) as process:
         try:
             failed = process.wait(seconds) != 0
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT)
-            process.wait(PATIENCE)
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
             failed = False
     if failed:
         raise MarftError(f"marft {words[0]} failed; {log} says why")
@@ -183,9 +187,8 @@ def machine() -> str:
 
 
 def main() -> None:
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # a shell's background job ignores it, and so would its children
+    # a shell's background job ignores interrupts, and so would its children
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="run | report")
     run = commands.add_parser("run")

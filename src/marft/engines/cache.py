@@ -29,11 +29,10 @@ class Cache:
         if positions <= self.positions:
             return
         before, self.positions = self.positions, rounded(positions, GROW)
-        for layer, old in [*self.keys.items()]:  # one after another, so that little is held twice
-            olds = old, self.values[layer]
-            self.keys[layer], self.values[layer] = news = self._make(old)
-            for new, old in zip(news, olds, strict=True):
-                new[:, :, :before] = old
+        for layer in self.keys:  # one after another, so that little is held twice
+            old = self.keys[layer], self.values[layer]
+            self.keys[layer], self.values[layer] = self._make(old[0])
+            self.keys[layer][:, :, :before], self.values[layer][:, :, :before] = old
 
     def layer(self, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
         if layer not in self.keys:
