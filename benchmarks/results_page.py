@@ -63,16 +63,20 @@ def section(study: Mapping[str, Any]) -> str:
     missing = sorted({name for sitting in study["sittings"] for name in sitting["entries"]} - entries.keys())
     if missing:
         said.append(f"Not measured: {', '.join(f'`{name}`' for name in missing)}.")
-    said += [
-        f"`{name}`, with a rate of {row['lr']:g}, was not measured: in {len(row['curve'])} iterations its accuracy in training "
-        f"was {max(row['curve']):.1%} at best and {row['curve'][-1]:.1%} at last, and in the first ten at most "
-        f"{max(row['clipped'][:10]):.1%} of an agent's tokens were clipped.".replace("%", " %")
-        for name, row in study["unmeasured"].items()
-    ]
+    said += [unmeasured(name, row) for name, row in study["unmeasured"].items()]
     said += study["notes"]
     picture = "![Learning curves of {name}](results/real-{name}.png)".format(**study)
     parts = [f"## {study['name']}", " ".join(said), table, duo_gain(study), picture]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def unmeasured(name: str, row: Mapping[str, Any]) -> str:
+    curve, clipped = row["curve"], max(row["clipped"][:10])
+    return (
+        f"`{name}`, with a rate of {row['lr']:g}, was not measured: in {len(curve)} iterations its accuracy in training was "
+        f"{percent(max(curve))} at best and {percent(curve[-1])} at last, and in the first ten at most {percent(clipped)} of an "
+        "agent's tokens were clipped."
+    )
 
 
 def duo_gain(study: Mapping[str, Any]) -> str:
@@ -116,7 +120,11 @@ def cells(name: str, row: Mapping[str, Any], entries: Mapping[str, Any]) -> tupl
 
 def accuracy(figures: Mapping[str, Any]) -> str:
     low, high = figures["accuracy_ci95"]
-    return f"{figures['accuracy']:.1%} [{low:.1%}, {high:.1%}]".replace("%", " %")
+    return f"{percent(figures['accuracy'])} [{percent(low)}, {percent(high)}]"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def over_single(row: Mapping[str, Any], entries: Mapping[str, Any]) -> str:

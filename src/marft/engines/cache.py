@@ -97,6 +97,7 @@ class Decode:
         self.longest = int(length.max()) + 1
         seen = torch.arange(self.longest, device=length.device) <= length[:, None]
         self.seen = seen[:, None, None, :]
+        self.unseen = ~self.seen
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         keys, values = self.cache.layer(layer, k)
@@ -108,7 +109,7 @@ class Decode:
         keys, values = keys[:n, :, : self.longest], values[:n, :, : self.longest]
         if q.dtype == torch.float32:
             scores = (grouped * scale) @ keys.transpose(2, 3)
-            out = scores.masked_fill_(~self.seen, -torch.inf).softmax(-1) @ values
+            out = scores.masked_fill_(self.unseen, -torch.inf).softmax(-1) @ values
         else:
             out = scaled_dot_product_attention(grouped, keys, values, attn_mask=self.seen, scale=scale)
         return out.reshape(n, 1, heads, -1)

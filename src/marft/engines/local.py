@@ -156,8 +156,7 @@ class LocalEngine:
             self.stepper.move(holes, movers)
             for hole, mover in zip(holes, movers, strict=True):
                 self.live[hole] = self.live[mover]
-        rows.idle[left:n] = True
-        rows.length[left:n] = 0  # a step writes a key for idle rows too, and the next cache's slots may be shorter
+        rows.leave(slice(left, n))
         del self.live[left:]
 
     def _answer(self, look: Sequence[int]) -> list[int]:

@@ -74,6 +74,12 @@ class Rows:
         self.count[seats] = 0
         self.idle[seats] = False
 
+    def leave(self, seats: slice) -> None:
+        """Nobody has these seats any more. A step writes a key for idle rows too, at their length, and the next cache's slots
+        may be shorter."""
+        self.idle[seats] = True
+        self.length[seats] = 0
+
     def draw(self, logits: Tensor, seats: slice, suspects: Tensor, *, truncated: bool) -> None:
         """A token for each of these rows from its logits, and whether it may be the last. Nothing here waits for the
         device, so that it can be captured."""
