@@ -242,7 +242,10 @@ def gae(episode: Episode, values: Sequence[float], args: Args) -> list[float]:
 
 
 def estimate(team: Team, episodes: Sequence[Episode], args: Args) -> tuple[Tensor, Tensor]:
-    """Advantages [N], whitened for each agent over its own tokens, and the returns [N] that the critic should learn."""
+    """Advantages [N], whitened for each agent over its own tokens, and the returns [N] that the critic should learn.
+
+    Advantages that spread further than the rewards are mostly the critic's errors, so they are made smaller, not blown up.
+    """
     turns = [turn for episode in episodes for turn in episode.turns]
     with torch.no_grad():
         values = state_values(team, turns)
@@ -250,11 +253,13 @@ def estimate(team: Team, episodes: Sequence[Episode], args: Args) -> tuple[Tenso
     pairs = zip(episodes, values.split(sizes), strict=True)
     advantages = torch.tensor([a for episode, own in pairs for a in gae(episode, own.tolist(), args)]).double()
     speaker = [turn.agent for turn in turns for _ in turn.action]
-    whitened = advantages.clone()
+    rewards = torch.tensor([e.reward for e, size in zip(episodes, sizes, strict=True) for _ in range(size)]).double()
+    whitened = torch.zeros_like(advantages)
     for agent in AGENTS:
         own = torch.tensor([name == agent for name in speaker])
-        entries = advantages[own]  # in double: equal entries must come out as 0, not as rounding blown up to ±1
-        whitened[own] = (entries - entries.mean()) / entries.std(correction=0).clamp(min=1e-8)
+        entries, deviation, spread = advantages[own], *(float(x[own].std(correction=0)) for x in (advantages, rewards))
+        if min(deviation, spread) > 1e-5:  # less is rounding: nothing can be learnt from it
+            whitened[own] = (entries - entries.mean()) / max(deviation, deviation**2 / spread)
     return whitened.float(), advantages.float() + values
 
 

@@ -371,6 +371,14 @@ def test_whiten_by_hand() -> None:
     assert_close(found, torch.tensor([-1.0, -1 / root, -1 / root, 1.0, root]))
 
 
+def test_advantages_wider_than_their_scores_shrink_by_how_much_wider_they_are() -> None:
+    """Scores ±1 (σ_c = 1). Advantages ±2 (σ_A = 2) are divided by 2²/1 = 4; ±½ by their own σ_A; equal scores leave 0."""
+    agents, scores = torch.zeros(2, dtype=torch.int64), torch.tensor([1.0, -1.0])
+    assert_close(whiten(torch.tensor([2.0, -2.0]), agents, scores), torch.tensor([0.5, -0.5]))
+    assert_close(whiten(torch.tensor([0.5, -0.5]), agents, scores), torch.tensor([1.0, -1.0]))
+    assert_close(whiten(torch.tensor([0.5, -0.5]), agents, torch.ones(2)), torch.zeros(2))
+
+
 def test_defect_04_zeros_count_when_whitening() -> None:
     # 3, 0, 0: mean 1, std √2
     found = whiten(torch.tensor([3.0, 0.0, 0.0]), torch.zeros(3, dtype=torch.int64))

@@ -61,7 +61,13 @@ NAMES = [
     refusal("lora.targets=[]", "lora.targets", "it names no layers", "lora.targets=[q_proj, v_proj]"),
     refusal("lora.targets=['']", "lora.targets", "it names no layers"),
     refusal("lora.targets=[1]", "lora.targets", "it names no layers"),
-    refusal("algorithm.kl_budget=true", "algorithm.kl_budget", "true has no meaning here", "algorithm.kl_budget=1"),
+    refusal(
+        "algorithm.trust_region=true",
+        "algorithm.trust_region",
+        "true has no meaning here",
+        "algorithm.trust_region=1",
+        "algorithm.trust_region=null",
+    ),
     refusal("algorithm.kl=false", "algorithm.kl", "false has no meaning here; give a value", "algorithm.kl=0"),
     refusal("train.budget=no", "train.budget", "false has no meaning here", "train.budget=null", "train.budget=1"),
     refusal("critic.warmup=yes", "critic.warmup", "true has no meaning here", "track.tensorboard=yes"),
@@ -221,8 +227,6 @@ LEARNING = [
       for name in ("marft-token", "marft-action", "reinforce++", "rae")),
     refusal("train.tasks=2 & train.samples=1 & train.minibatches=3", "train.minibatches", "more minibatches than episodes; lower",
             "train.tasks=2 & train.samples=1 & train.minibatches=2"),
-    refusal("algorithm.kl_budget=0.1 & train.epochs=1 & train.minibatches=1", "algorithm.kl_budget", "nothing is left to stop; drop",
-            "algorithm.kl_budget=0.1 & train.epochs=2 & train.minibatches=1", "algorithm.kl_budget=0.1 & train.minibatches=2"),
 ]  # fmt: skip
 
 VLLM = "engine.name=vllm"

@@ -29,7 +29,7 @@ team.agents.*.remote.url team.agents.*.remote.model team.agents.*.remote.key_env
 team.agents.*.remote.retries
 algorithm.name:marft-token algorithm.name:marft-action algorithm.name:grpo algorithm.name:dr_grpo algorithm.name:rloo
 algorithm.name:gspo algorithm.name:reinforce++ algorithm.name:rae
-algorithm.clip_low algorithm.clip_high algorithm.dual_clip algorithm.entropy algorithm.kl_budget algorithm.aggregation
+algorithm.clip_low algorithm.clip_high algorithm.dual_clip algorithm.entropy algorithm.trust_region algorithm.aggregation
 algorithm.kl.weight algorithm.kl.estimator algorithm.kl.where algorithm.kl.target
 algorithm.lam algorithm.whiten algorithm.value_clip algorithm.value_loss algorithm.token_gamma algorithm.token_lam
 algorithm.normalise algorithm.std_floor algorithm.decay

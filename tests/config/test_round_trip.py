@@ -75,7 +75,7 @@ algorithms = st.builds(
     lambda name, keys: {"name": name, **keys},
     st.sampled_from(sorted(ALGORITHMS)),
     some(
-        kl=kls, kl_budget=positive, entropy=positive, clip_low=fractions, clip_high=positive, dual_clip=st.floats(1.5, 9),
+        kl=kls, trust_region=positive, entropy=positive, clip_low=fractions, clip_high=positive, dual_clip=st.floats(1.5, 9),
         aggregation=st.sampled_from(["turn", "agent"]),
     ),
 )  # fmt: skip

@@ -160,7 +160,7 @@ def make_learner(members: Sequence[Member], algorithm: Algorithm = TOKEN, **chan
     names = dict.fromkeys([*(m.adapter for m in members), *(m.critic for m in members if m.critic)])
     settings = LearnerSettings(
         lr=dict.fromkeys(names, 1e-3), weight_decay=0.1, grad_clip=1.0, epochs=1, minibatches=1, tokens=8192,
-        entropy=0.0, kl_estimator="k3", kl_budget=None, factor_clip=0.2, value_clip=None, value_loss="mse",
+        entropy=0.0, kl_estimator="k3", trust_region=None, factor_clip=0.2, value_clip=None, value_loss="mse",
     )  # fmt: skip
     return Learner(members, algorithm, replace(settings, **changes))
 
@@ -189,7 +189,7 @@ def joint(learner: Learner) -> Steps:
 def update(learner: Learner, lesson: Lesson, steps: Steps | None = None, *, seed: int = 0) -> Update:
     generator = torch.Generator().manual_seed(seed)
     return learner.update(
-        lesson, joint(learner) if steps is None else steps, lr_factor=1.0, generator=generator
+        lesson, joint(learner) if steps is None else steps, rates=dict.fromkeys(learner.optimizers, 1.0), generator=generator
     )  # fmt: skip
 
 

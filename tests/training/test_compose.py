@@ -294,14 +294,14 @@ def test_everything_that_the_learner_may_be_told_comes_from_the_config() -> None
     config = load_config(
         "duo",
         [
-            "algorithm.entropy=0.25", "algorithm.kl={weight: 0.5, estimator: k2}", "algorithm.kl_budget=0.125",
+            "algorithm.entropy=0.25", "algorithm.kl={weight: 0.5, estimator: k2}", "algorithm.trust_region=0.125",
             "algorithm.value_clip=0.75", "algorithm.value_loss=huber", "schedule={mode: sequential, clip: 0.375}",
             "optimizer={lr: 2.0, weight_decay: 3.0, grad_clip: 4.0}",
             "train={epochs: 5, minibatches: 6, tokens: 700}",
         ],
     )  # fmt: skip
     found = learner_settings(config, [])
-    assert (found.entropy, found.kl_estimator, found.kl_budget, found.factor_clip) == (0.25, "k2", 0.125, 0.375)
+    assert (found.entropy, found.kl_estimator, found.trust_region, found.factor_clip) == (0.25, "k2", 0.125, 0.375)
     assert (found.value_clip, found.value_loss, found.lr) == (0.75, "huber", {})
     assert (found.weight_decay, found.grad_clip, found.epochs, found.minibatches, found.tokens) == (3.0, 4.0, 5, 6, 700)
     assert learner_settings(config_of(), []).factor_clip == 0.9

@@ -91,7 +91,7 @@ def test_tokens_of_an_iteration_are_those_of_its_learner(tmp_path: Path, changes
         trainer.position = Position(iteration=i)
         trained += sum(
             trainer.parts.learner.update(
-                lesson, steps, lr_factor=1.0, generator=torch.Generator().manual_seed(0)
+                lesson, steps, rates=trainer.rates(), generator=torch.Generator().manual_seed(0)
             ).tokens
             for steps in trainer.plays()
         )

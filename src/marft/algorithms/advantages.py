@@ -118,12 +118,26 @@ def running_baseline(scores_K: Tensor, agents_K: Tensor, baseline_A: Tensor, *, 
     return scores_K - old_K.to(scores_K), following_A
 
 
-def whiten(advantages_N: Tensor, agents_N: Tensor) -> Tensor:
-    """Mean 0 and deviation 1 for each agent over its own entries, zeros included; an agent without spread gets 0."""
+def whiten(advantages_N: Tensor, agents_N: Tensor, scores_N: Tensor | None = None) -> Tensor:
+    """(A − mean) / max(σ_A, σ_A² / σ_c) for each agent over its own entries, zeros included; σ_c is the deviation of the
+    scores that the advantages come from (None: they are the scores).
+
+    Advantages that spread further than the scores they come from are mostly the critic's own errors. Dividing by σ_A alone
+    would blow them up to full size, most of all where no score differs and nothing can be learnt: there they become 0.
+    With σ_A ≤ σ_c it is the usual mean 0 and deviation 1.
+    """
     whitened = torch.zeros_like(advantages_N)
     for agent in agents_N.unique():
         own = agents_N == agent
         entries = advantages_N[own].double()
-        floor = 1e-8 + 1e-5 * float(entries.abs().max())  # a spread below it is rounding
-        whitened[own] = ((entries - entries.mean()) / entries.std(correction=0).clamp(min=floor)).to(whitened)
+        deviation = spread_of(entries)
+        spread = deviation if scores_N is None else spread_of(scores_N[own].double())
+        if deviation and spread:
+            whitened[own] = ((entries - entries.mean()) / max(deviation, deviation**2 / spread)).to(whitened)
     return whitened
+
+
+def spread_of(entries: Tensor) -> float:
+    """Their standard deviation; 0 where it is no more than rounding."""
+    deviation = float(entries.std(correction=0))
+    return deviation if deviation > 1e-8 + 1e-5 * float(entries.abs().max()) else 0.0

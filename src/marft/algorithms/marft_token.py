@@ -32,5 +32,5 @@ class MarftToken(TokenLevel):
         )[episode_N, column]  # fmt: skip
         returns = advantages + experience.values
         if self.whiten:
-            advantages = whiten(advantages, experience.agent_K[turn_N])
+            advantages = whiten(advantages, experience.agent_K[turn_N], experience.score_K[turn_N])
         return Estimate(advantages_N=advantages, returns=returns)

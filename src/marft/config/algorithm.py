@@ -79,7 +79,9 @@ class ClippedConfig(Section):
     dual_clip: Annotated[float, Field(gt=1)] | None = None
     entropy: Annotated[float, Field(ge=0)] = 0.0
     kl: KlConfig = KlConfig()
-    kl_budget: Annotated[float, Field(gt=0)] | None = None  # an agent whose mean KL from its old self passes it stops
+    trust_region: Annotated[float, Field(gt=0)] | None = (
+        0.05  # the most that an update may move an agent's policy (mean KL)
+    )
 
 
 class GaeConfig(ClippedConfig):

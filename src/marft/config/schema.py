@@ -168,11 +168,6 @@ class Config(Section):
             raise ValueError("train.samples: tree credit compares samples that fork from one; give 2 or more")
         if train.minibatches > train.tasks * train.samples:
             raise ValueError("train.minibatches: more minibatches than episodes; lower it or raise train.tasks")
-        if self.algorithm.kl_budget is not None and train.epochs * train.minibatches == 1:
-            raise ValueError(
-                "algorithm.kl_budget: one epoch of one minibatch is one step, after which nothing is left to stop; drop "
-                "it, or raise train.epochs or train.minibatches"
-            )
 
     def _check_schedule(self) -> None:
         mode, adapters = self.schedule.mode, set(self.team.trained.values())

@@ -18,7 +18,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def truth_is_no_number(cls, data: Any) -> Any:
-        """`kl_budget: true` would be read as 1."""
+        """`trust_region: true` would be read as 1."""
         for key, field in cls.model_fields.items() if isinstance(data, Mapping) else ():
             value, kind = data.get(key), field.annotation
             if isinstance(value, bool) and bool not in (kind, *get_args(kind)):

@@ -253,7 +253,7 @@ def learner_settings(config: Config, members: list[Member]) -> LearnerSettings:
     return LearnerSettings(
         lr=lr, weight_decay=optimizer.weight_decay, grad_clip=optimizer.grad_clip, epochs=config.train.epochs,
         minibatches=config.train.minibatches, tokens=config.train.tokens, entropy=algorithm.entropy,
-        kl_estimator=algorithm.kl.estimator, kl_budget=algorithm.kl_budget, factor_clip=config.schedule.clip or 0.9,
+        kl_estimator=algorithm.kl.estimator, trust_region=algorithm.trust_region, factor_clip=config.schedule.clip or 0.9,
         value_clip=algorithm.value_clip if isinstance(algorithm, GaeConfig) else None,
         value_loss=algorithm.value_loss if isinstance(algorithm, GaeConfig) else "mse",
     )  # fmt: skip

@@ -1,7 +1,8 @@
 """The learner: critics' values, and trust-region updates of agents and critics in common passes.
 
 Every adapter has its own AdamW. A minibatch is some tasks with all their episodes; its policy and critic sequences go
-through their base together, sorted by adapter, in passes of a limited number of tokens whose gradients add up.
+through their base together, sorted by adapter, in passes of a limited number of tokens whose gradients add up. What a
+step did is seen in the next minibatch's passes, which are needed anyway; the last step has a look of its own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -26,6 +28,7 @@ from marft.training.lesson import Lesson, Tally, Update
 from marft.training.passes import Pass, Work, cut, judge, runs, score, scored, token_rows
 from marft.training.roster import Member
 from marft.training.schedule import Steps
+from marft.training.trust_region import TrustRegion
 from marft.types import MarftError
 
 MANY = 4  # tasks a minibatch, of which one more or less makes little difference
@@ -43,7 +46,7 @@ class LearnerSettings:
     tokens: int  # of one pass
     entropy: float
     kl_estimator: Literal["k1", "k2", "k3"]
-    kl_budget: float | None
+    trust_region: float | None  # the most that an adapter's mean KL from the policy that played may be; None: no limit
     factor_clip: float  # of the factor between sequential steps
     value_clip: float | None
     value_loss: Literal["mse", "huber"]
@@ -60,6 +63,7 @@ class Learner:
             )
             for name, lr in settings.lr.items()
         }
+        self.region = TrustRegion(self.optimizers, self.members, settings.trust_region)
 
     @property
     def adapters(self) -> list[str]:
@@ -90,32 +94,52 @@ class Learner:
         return scored(batch, dict.fromkeys(range(len(batch.turns))), self.settings.tokens)
 
     # --- updates -----------------------------------------------------------------------------------------------------
-    def update(self, lesson: Lesson, steps: Steps, *, lr_factor: float, generator: torch.Generator) -> Update:
-        """The steps one after another; critics learn in the first.
+    def update(self, lesson: Lesson, steps: Steps, *, rates: Mapping[str, float], generator: torch.Generator) -> Update:
+        """The steps one after another; critics learn in the first. `rates` are factors of the learning rates.
 
         Between steps each episode's advantages are multiplied by how much likelier its turns became in the steps before
         (HAPPO's factor), so that an agent learns against its team-mates as they now are.
         """
-        batch, tally = lesson.batch, Tally(len(lesson.batch.members))
+        batch, region = lesson.batch, self.region
+        tally, final = Tally(len(batch.members)), Tally(len(batch.members))
         norms: dict[str, list[float]] = {name: [] for name in self.optimizers}
-        stopped: set[str] = set()
         factor_E = torch.ones(len(batch.episodes))
+        region.begin(
+            0.5 * float(lesson.estimate.returns.var(correction=0)) if lesson.estimate.returns is not None else 0.0
+        )
         for name, optimizer in self.optimizers.items():
-            optimizer.param_groups[0]["lr"] = self.settings.lr[name] * lr_factor
+            optimizer.param_groups[0]["lr"] = self.settings.lr[name] * rates[name]
         for number, step in enumerate(steps):
             learning = set(step) | (self.critics if number == 0 else set())
             for turns_J in self.minibatches(batch, generator):
-                found = self._accumulate(lesson, factor_E, turns_J, learning - stopped)
-                for name, norm in self._clip(self._present(batch, turns_J, learning - stopped)).items():
-                    self.optimizers[name].step()
-                    self.optimizers[name].zero_grad(set_to_none=True)
+                look = partial(self._look, lesson, turns_J)
+                found = self._accumulate(lesson, factor_E, turns_J, learning - region.resting)
+                found = region.hold(found, look)
+                for name, norm in self._clip(self._present(batch, turns_J, learning - region.resting)).items():
+                    region.step(name, found)
                     norms[name].append(norm)
+                for optimizer in self.optimizers.values():
+                    optimizer.zero_grad(set_to_none=True)
                 tally.add_all(found)
-                stopped |= self._spent(batch, found)
+            if region.limit is not None:
+                final.add_all(region.hold(look(learning), look))
             if number + 1 < len(steps):
                 factor_E = self._factor(batch, factor_E, step)
-        figures = statistics(batch, tally, norms, against_base=lesson.reference_N is not None)
-        return Update(statistics=figures, factor_E=factor_E if len(steps) > 1 else None, tokens=tally.tokens)
+        return Update(
+            statistics=self._with_paces(statistics(lesson, tally, final, norms)),
+            factor_E=factor_E if len(steps) > 1 else None,
+            kept=dict(region.kept),
+            tokens=tally.tokens,
+        )
+
+    def _with_paces(self, figures: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+        """Also at which learning rate each stepped, and the least share of a step that the trust region let it keep."""
+        names = {member.agent: member.adapter for member in self.members} | {critic: critic for critic in self.critics}
+        for name, row in figures.items():
+            row["lr"] = self.optimizers[names[name]].param_groups[0]["lr"]
+            if names[name] in self.region.kept:
+                row["kept"] = self.region.kept[names[name]]
+        return figures
 
     def work(self, batch: Batch, turns_J: Tensor, learning: Collection[str]) -> list[Work]:
         """What is read for one step on the turns J: by each agent that learns its own turns, by each critic its states."""
@@ -147,7 +171,7 @@ class Learner:
                     yield turns_J
 
     def _accumulate(self, lesson: Lesson, factor_E: Tensor, turns_J: Tensor, learning: Collection[str]) -> Tally:
-        """Gradients of one minibatch (the turns J), pass by pass."""
+        """Gradients of one minibatch (the turns J), pass by pass; where none are kept, its figures alone."""
         batch, tally = lesson.batch, Tally(len(lesson.batch.members))
         weight_J = self.algorithm.weights(batch.length_K[turns_J], batch.agent_K[turns_J], batch.adapter_K[turns_J])
         work = self.work(batch, turns_J, learning)
@@ -168,9 +192,15 @@ class Learner:
                 critic_loss = part / entries[critic]
                 tally.critics[critic] = tally.critics.get(critic, 0.0) + float(critic_loss.detach())
                 loss = loss + critic_loss
-            loss.backward()
+            if loss.requires_grad:
+                loss.backward()
             tally.tokens += sum(len(span.ids) for span in one.spans)
         return tally
+
+    def _look(self, lesson: Lesson, turns_J: Tensor, learning: Collection[str]) -> Tally:
+        """What the turns J show of adapters as they are now."""
+        with torch.no_grad():
+            return self._accumulate(lesson, torch.ones(len(lesson.batch.episodes)), turns_J, learning)
 
     def _policy_loss(
         self,
@@ -230,18 +260,6 @@ class Learner:
         rows, turn = token_rows(batch, turns_J)
         return sequential_factor(factor_E, log_ratio_N[rows], episode_J[turn], clip=self.settings.factor_clip)
 
-    def _spent(self, batch: Batch, found: Tally) -> set[str]:
-        """Adapters whose policy has moved further than the KL budget allows."""
-        if self.settings.kl_budget is None:
-            return set()
-        spent = set()
-        for adapter in self.adapters:
-            own = [i for i, member in enumerate(batch.members) if member.adapter == adapter]
-            kl, *_, tokens = found.by_agent[own].sum(0).tolist()
-            if tokens and kl / tokens > self.settings.kl_budget:
-                spent.add(adapter)
-        return spent
-
     def _clip(self, names: Sequence[str]) -> dict[str, float]:
         """Each adapter's gradient norm, cut to the limit. Nobody has stepped yet when one is not finite."""
         norms = {}
@@ -281,21 +299,23 @@ def readable(work: Work) -> Work:
 
 
 def statistics(
-    batch: Batch, tally: Tally, norms: Mapping[str, Sequence[float]], *, against_base: bool
+    lesson: Lesson, tally: Tally, final: Tally, norms: Mapping[str, Sequence[float]]
 ) -> dict[str, dict[str, float]]:
+    """Of each agent and critic: means over the tokens of all minibatches, each seen before its step; `final` after the last."""
     found: dict[str, dict[str, float]] = {}
-    for i, member in enumerate(batch.members):
+    for i, member in enumerate(lesson.batch.members):
         kl, clipped, entropy, reference_kl, tokens = tally.by_agent[i].tolist()
-        count, seen = max(tokens, 1.0), norms.get(member.adapter, ())
+        count, seen, last = max(tokens, 1.0), norms.get(member.adapter, ()), final.kl([i])
         found[member.agent] = {
             "kl": kl / count,
+            **({"kl_final": last} if last is not None else {}),
             "clip_fraction": clipped / count,
             "entropy": entropy / count,
-            **({"reference_kl": reference_kl / count} if against_base and tokens else {}),
+            **({"reference_kl": reference_kl / count} if lesson.reference_N is not None and tokens else {}),
             "grad_norm": sum(seen) / len(seen) if seen else 0.0,
             "steps": len(seen),
         }
     for critic, loss in tally.critics.items():
-        seen = norms[critic]  # one a minibatch in which it had something to judge
-        found[critic] = {"loss": loss / len(seen), "grad_norm": sum(seen) / len(seen)}
+        seen = norms[critic]
+        found[critic] = {"loss": loss / tally.looks[critic], "grad_norm": sum(seen) / len(seen)}
     return found

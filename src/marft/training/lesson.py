@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,11 +27,12 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """What an update did: figures by agent and critic, the episodes' factors after the last but one of several steps, and
-    how many tokens were trained on."""
+    """What an update did: figures by agent and critic, the episodes' factors after the last but one of several steps, the
+    least share of a step that was kept by each adapter that stepped, and how many tokens were trained on."""
 
     statistics: Mapping[str, Mapping[str, float]]
     factor_E: Tensor | None
+    kept: Mapping[str, float]
     tokens: int
 
 
@@ -42,14 +44,30 @@ class Tally:
     def __init__(self, agents: int) -> None:
         self.by_agent = torch.zeros(agents, self.COLUMNS)
         self.critics: dict[str, float] = {}
+        self.looks: Counter[str] = Counter()  # minibatches in which each critic was seen
         self.tokens = 0  # that went through the bases
 
     def add(self, agent_N: Tensor, kl_N: Tensor, clipped_N: Tensor, entropy_N: Tensor, reference_kl_N: Tensor) -> None:
         columns = torch.stack([kl_N, clipped_N.to(kl_N), entropy_N, reference_kl_N, torch.ones_like(kl_N)], dim=1)
         self.by_agent.index_add_(0, agent_N, columns.detach().cpu())
 
+    def kl(self, agents: Sequence[int]) -> float | None:
+        """The mean KL of these agents' tokens; None where they said nothing."""
+        kl, *_, tokens = self.by_agent[list(agents)].sum(0).tolist()
+        return kl / tokens if tokens else None
+
+    def replaced(self, other: Tally, agents: Sequence[int], critics: Collection[str]) -> Tally:
+        """The same with some agents and critics as `other` has them."""
+        both = Tally(len(self.by_agent))
+        both.by_agent = self.by_agent.clone()
+        both.by_agent[list(agents)] = other.by_agent[list(agents)]
+        both.critics = {name: other.critics[name] if name in critics else loss for name, loss in self.critics.items()}
+        both.tokens = self.tokens
+        return both
+
     def add_all(self, other: Tally) -> None:
         self.by_agent += other.by_agent
         self.tokens += other.tokens
         for critic, loss in other.critics.items():
             self.critics[critic] = self.critics.get(critic, 0.0) + loss
+            self.looks[critic] += 1

@@ -77,20 +77,27 @@ def agent_figures(play: Play) -> dict[str, dict[str, Any]]:
     return found
 
 
-def critic_figures(play: Play) -> dict[str, dict[str, float]]:
+def critic_figures(play: Play) -> dict[str, dict[str, float | None]]:
     """Each critic's loss, and the share of the returns' variance that its values explained before the update."""
     lesson, batch = play.lesson, play.lesson.batch
     critics = {member.critic for member in batch.members if member.critic is not None}
-    found = {critic: dict(play.update.statistics[critic]) for critic in sorted(critics & play.update.statistics.keys())}
+    known = sorted(critics & play.update.statistics.keys())
+    found: dict[str, dict[str, float | None]] = {critic: {**play.update.statistics[critic]} for critic in known}
     if lesson.values is not None and lesson.estimate.returns is not None:
         judged_K = [batch.members[i].critic for i in batch.agent_K.tolist()]
         judged = judged_K if len(lesson.values) == len(judged_K) else [judged_K[k] for k in ragged(batch.length_K)[0]]
         for critic, row in found.items():
             own = torch.tensor([name == critic for name in judged])
-            returns, values = lesson.estimate.returns[own], lesson.values[own]
-            spread, residual = returns.var(correction=0), (returns - values).var(correction=0)
-            row["explained_variance"] = float(1 - residual / spread) if spread > 0 else 0.0
+            row["explained_variance"] = explained_variance(lesson.values[own], lesson.estimate.returns[own])
     return found
+
+
+def explained_variance(values: Tensor, returns: Tensor) -> float | None:
+    """1 − Var(returns − values) / Var(returns); None where the returns differ by no more than the values' rounding."""
+    values, returns = values.double(), returns.double()
+    if float(returns.std(correction=0)) <= 1e-8 + 1e-5 * float(torch.maximum(values.abs(), returns.abs()).max()):
+        return None
+    return float(1 - (returns - values).var(correction=0) / returns.var(correction=0))
 
 
 def failed_rows(episodes: Sequence[Episode], iteration: int, count: int) -> Iterator[dict[str, Any]]:

@@ -33,6 +33,7 @@ class Position:
     tokens_trained: int = 0
     kl_weights: Mapping[str, float] = field(default_factory=dict)  # of agents, where the KL's weight adapts
     baselines: Mapping[str, float] = field(default_factory=dict)  # of agents, for `rae`
+    rates: Mapping[str, float] = field(default_factory=dict)  # factors of adapters' learning rates, where not 1
 
 
 def write_checkpoint(folder: Path, teams: Sequence[TeamModel], learner: Learner, position: Position) -> None:

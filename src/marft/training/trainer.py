@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from marft.algorithms.losses import adapted_kl_weight, kl_estimate
+from marft.algorithms.trust_region import adapted_rate
 from marft.config import Config
 from marft.game.play import seed_of
 from marft.models.attention import ragged
@@ -103,7 +104,7 @@ class Trainer:
         with self.timed("credit"):
             lesson = self.estimate(episodes)
         with self.timed("update"):
-            done = learner.update(lesson, steps, lr_factor=self.lr_factor(), generator=self.generator(number))
+            done = learner.update(lesson, steps, rates=self.rates(), generator=self.generator(number))
         version, position = self.position.version, self.position
         self.position = replace(
             position,
@@ -113,6 +114,7 @@ class Trainer:
             tokens_trained=position.tokens_trained + done.tokens,
             baselines=self.baselines(lesson),
             kl_weights=self.kl_weights(done),
+            rates={**position.rates, **{name: adapted_rate(self.rate(name), kept) for name, kept in done.kept.items()}},
         )
         self.parts.policy_version(version + 1)
         learning = frozenset[str]().union(*steps)
@@ -191,6 +193,15 @@ class Trainer:
         past = min(1.0, self.progress)  # the budget may have been passed by an earlier play of this iteration
         fall = 1 - 0.9 * past if optimizer.decay == "linear" else 1.0
         return rise * fall
+
+    def rate(self, adapter: str) -> float:
+        """What the trust region left of an adapter's learning rate."""
+        return self.position.rates.get(adapter, 1.0)
+
+    def rates(self) -> dict[str, float]:
+        """The factors of all learning rates in this iteration."""
+        common = self.lr_factor()
+        return {name: common * self.rate(name) for name in self.parts.learner.optimizers}
 
     def generator(self, number: int) -> torch.Generator:
         parts = ("minibatches", self.position.iteration, *([number] if number else []))

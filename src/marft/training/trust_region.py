@@ -1,0 +1,113 @@
+"""A trust region per adapter: a step that went too far is taken back in part, and its adapter rests until the next update.
+
+Too far is, for an agent, a mean KL from the policy that played past the limit; for a critic, a loss that is worse than a
+constant guess's and much worse than the same turns had before the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from marft.algorithms.trust_region import shortening
+from marft.training.lesson import Tally
+from marft.training.roster import Member
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+WORSE = 2.0  # times the loss before a critic's step, or a constant guess's
+TRIES = 8  # shortenings of one step; two are mostly enough
+
+
+class TrustRegion:
+    """Takes the steps of one update after the other, and holds them within their bounds."""
+
+    def __init__(self, optimizers: Mapping[str, Optimizer], members: Sequence[Member], limit: float | None) -> None:
+        self.optimizers, self.limit = optimizers, limit
+        self.agents = {
+            adapter: [i for i, member in enumerate(members) if member.adapter == adapter]
+            for adapter in dict.fromkeys(member.adapter for member in members)
+        }
+        self.before: dict[str, list[Tensor]] = {}  # weights and Adam's moments before the last step, in buffers
+        self.begin()
+
+    def begin(self, guess: float = 0.0) -> None:
+        """A new update. `guess` is the loss of a critic that always says the mean of the returns."""
+        self.guess = guess
+        self.bounds: dict[str, float] = {}  # of what may be found after the last step
+        self.kept: dict[str, float] = {}  # the least share of a step that was kept, by adapter
+
+    @property
+    def resting(self) -> set[str]:
+        """Who went too far in this update."""
+        return {name for name, share in self.kept.items() if share < 1}
+
+    def step(self, name: str, found: Tally) -> None:
+        """One step of the adapter's optimizer; `found` is what its minibatch showed before it."""
+        if self.limit is not None:
+            self._remember(name)
+            self.bounds[name] = self._worse(found.critics[name]) if name in found.critics else self.limit
+            self.kept.setdefault(name, 1.0)
+        self.optimizers[name].step()
+
+    def hold(self, found: Tally, look: Callable[[Collection[str]], Tally]) -> Tally:
+        """Shorten the last steps of those who are past their bounds in `found`; `look` measures again. What holds then."""
+        self._compare_critics(self._over(found), look)
+        shares: dict[str, float] = {}
+        for _ in range(TRIES):
+            over = self._over(found)
+            if not over:
+                break
+            for name, excess in over.items():
+                ratio = shortening(excess)
+                self._shorten(name, ratio)
+                shares[name] = shares.get(name, 1.0) * ratio
+            agents = [i for name in over for i in self.agents.get(name, ())]
+            found = found.replaced(look(over), agents, over)
+        for name, share in shares.items():
+            self.kept[name] *= share
+        return found
+
+    def _over(self, found: Tally) -> dict[str, float]:
+        """By how many times each adapter passes its bound; one that is not in `found` passes none."""
+        figures = {name: found.kl(own) for name, own in self.agents.items()} | found.critics
+        known = ((name, figures.get(name), bound) for name, bound in self.bounds.items())
+        return {name: figure / bound for name, figure, bound in known if figure is not None and not figure <= bound}
+
+    def _compare_critics(self, suspects: Collection[str], look: Callable[[Collection[str]], Tally]) -> None:
+        """Minibatches differ: what a critic's loss may be here is told by the weights from before its step, on these turns."""
+        for name in [name for name in suspects if name not in self.agents]:
+            self._exchange(name)
+            self.bounds[name] = self._worse(look([name]).critics[name])
+            self._exchange(name)
+
+    def _worse(self, loss: float) -> float:
+        return WORSE * max(loss, self.guess)
+
+    def _remember(self, name: str) -> None:
+        now = self._state(name)
+        if name not in self.before:
+            self.before[name] = [torch.empty_like(tensor) for tensor in now]
+        torch._foreach_copy_(self.before[name], now)
+
+    def _shorten(self, name: str, ratio: float) -> None:
+        """Weights and moments go back, to `ratio` of the way that is left of the step."""
+        torch._foreach_lerp_(self._state(name), self.before[name], 1 - ratio)
+
+    def _exchange(self, name: str) -> None:
+        """The weights from before the step for those from after it, and back."""
+        now = self._state(name)
+        kept = [tensor.clone() for tensor in now]
+        torch._foreach_copy_(now, self.before[name])
+        torch._foreach_copy_(self.before[name], kept)
+
+    def _state(self, name: str) -> list[Tensor]:
+        optimizer = self.optimizers[name]
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        for parameter in parameters:
+            if not optimizer.state[parameter]:  # what AdamW makes of one that has never moved
+                optimizer.state[parameter] = {"step": torch.tensor(0.0)}
+                optimizer.state[parameter] |= {key: torch.zeros_like(parameter) for key in MOMENTS}
+        return [p.detach() for p in parameters] + [optimizer.state[p][key] for key in MOMENTS for p in parameters]

@@ -1,0 +1,157 @@
+"""The trust region at work: a step that goes too far is shortened until the KL on the batch is within its limit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+from lessons import (
+    DUO,
+    GRPO,
+    TOKEN,
+    episodes,
+    lesson_of,
+    make_batch,
+    make_learner,
+    make_team,
+    score,
+    seat,
+    snapshot,
+    update,
+)
+from torch import Tensor
+from torch.testing import assert_close
+
+from marft.models.team import TeamModel
+from marft.training.batch import Batch
+from marft.training.learner import Learner
+from marft.training.lesson import Lesson
+
+LIMIT = 1e-3
+HASTY = {"planner": 0.03, "solver": 1e-5, "critic": 1e-3}
+
+
+def hasty(epochs: int = 1, limit: float | None = LIMIT) -> tuple[TeamModel, Learner, Lesson]:
+    """A planner whose every step goes much too far, and a careful solver."""
+    team = make_team()
+    members = seat(team)
+    learner = make_learner(members, TOKEN, epochs=epochs, trust_region=limit, lr=HASTY)
+    return team, learner, lesson_of(learner, make_batch(members, episodes(members)))
+
+
+def kl_of(team: TeamModel, batch: Batch, agent: str) -> float:
+    """Mean k3 from the log-probs at which the agent's tokens were drawn, token by token."""
+    found: list[Tensor] = []
+    for turn in batch.turns:
+        if turn.agent == agent:
+            new = score(team, agent, turn.prompt_ids, turn.completion.token_ids)
+            d = new - torch.tensor(turn.completion.logprobs)
+            found.append(d.exp() - d - 1)
+    return float(torch.cat(found).mean())
+
+
+def test_one_step_too_far_is_shortened_to_within_the_limit() -> None:
+    free_team, free, lesson = hasty(limit=None)
+    update(free, lesson)
+    assert kl_of(free_team, lesson.batch, "planner") > 10 * LIMIT
+    team, learner, lesson = hasty()
+    done = update(learner, lesson)
+    found = kl_of(team, lesson.batch, "planner")
+    assert 0.2 * LIMIT < found <= LIMIT  # and most of what is allowed is used
+    assert done.statistics["planner"]["kl_final"] == pytest.approx(found, rel=1e-3)
+    assert 0 < done.kept["planner"] < 1
+    assert done.statistics["planner"]["kept"] == done.kept["planner"]
+    assert done.kept["solver"] == done.kept["critic"] == 1
+
+
+def test_weights_and_adam_s_moments_go_the_same_share_of_the_way() -> None:
+    free_team, free, lesson = hasty(limit=None)
+    start = snapshot(free_team, "planner")
+    update(free, lesson)
+    team, learner, lesson = hasty()
+    kept = update(learner, lesson).kept["planner"]
+    for key, whole in snapshot(free_team, "planner").items():
+        now, then = team.parameters("planner")[key], free_team.parameters("planner")[key]
+        assert_close(now.detach() - start[key], kept * (whole - start[key]), atol=1e-6, rtol=1e-3)
+        for moment in ("exp_avg", "exp_avg_sq"):
+            ours, theirs = learner.optimizers["planner"].state[now], free.optimizers["planner"].state[then]
+            assert_close(ours[moment], kept * theirs[moment], atol=1e-9, rtol=1e-3)
+            assert ours["step"] == theirs["step"] == 1
+
+
+def test_an_agent_that_went_too_far_rests_while_the_others_go_on() -> None:
+    team, learner, lesson = hasty(epochs=4)
+    done = update(learner, lesson)
+    free_team, free, same = hasty(epochs=4, limit=None)
+    update(free, same)
+    assert [done.statistics[name]["steps"] for name in DUO] == [1, 4]
+    assert kl_of(team, lesson.batch, "planner") <= LIMIT
+    for key, tensor in snapshot(team, "solver").items():
+        assert torch.equal(tensor, snapshot(free_team, "solver")[key])
+
+
+def test_figures_of_a_step_that_was_taken_back_are_not_those_before_it() -> None:
+    """The pass after the step saw a KL far past the limit; what is written down is what holds."""
+    _, learner, lesson = hasty(epochs=2)
+    assert update(learner, lesson).statistics["planner"]["kl"] <= LIMIT
+
+
+def test_a_limit_that_nobody_passes_changes_nothing() -> None:
+    one, learner, lesson = hasty(epochs=2, limit=1e9)
+    done = update(learner, lesson)
+    two, free, same = hasty(epochs=2, limit=None)
+    without = update(free, same)
+    assert set(done.kept.values()) == {1.0}
+    assert without.kept == {}
+    assert "kl_final" not in without.statistics["planner"]
+    for name in (*DUO, "critic"):
+        other = snapshot(two, name)
+        assert all(torch.equal(tensor, other[key]) for key, tensor in snapshot(one, name).items())
+
+
+def test_agents_that_share_an_adapter_are_held_together() -> None:
+    members = seat(make_team(("both",)), {"planner": "both", "solver": "both"}, critic=None)
+    batch = make_batch(members, episodes(members))
+    learner = make_learner(members, GRPO, epochs=4, trust_region=1e-4, lr={"both": 0.03})
+    done = update(learner, lesson_of(learner, batch))
+    assert [done.statistics[name]["steps"] for name in DUO] == [1, 1]
+    assert done.kept["both"] < 1
+
+
+def test_a_step_that_was_shortened_is_the_next_agent_s_world_in_a_sequential_update() -> None:
+    """The factor between agents is that of the policy which holds, not of the one that was taken back."""
+    _, learner, lesson = hasty()
+    done = update(learner, lesson, (frozenset({"planner"}), frozenset({"solver"})))
+    assert done.factor_E is not None
+    assert (done.factor_E - 1).abs().max() < 0.1
+    _, free, lesson = hasty(limit=None)
+    wild = update(free, lesson, (frozenset({"planner"}), frozenset({"solver"}))).factor_E
+    assert wild is not None
+    assert (wild - 1).abs().max() > (done.factor_E - 1).abs().max()
+
+
+def critic_loss(learner: Learner, lesson: Lesson) -> float:
+    values = learner.values(lesson.batch)
+    assert values is not None
+    assert lesson.estimate.returns is not None
+    return 0.5 * float((values - lesson.estimate.returns).square().mean())
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_critic_s_step_that_makes_it_much_worse_is_taken_back(epochs: int) -> None:
+    def after(limit: float | None) -> tuple[float, float, Mapping[str, float]]:
+        members = seat(make_team())
+        rates = {"planner": 1e-5, "solver": 1e-5, "critic": 3.0}
+        learner = make_learner(members, TOKEN, epochs=epochs, trust_region=limit, lr=rates)
+        lesson = lesson_of(learner, make_batch(members, episodes(members)))
+        before = critic_loss(learner, lesson)
+        done = update(learner, lesson)
+        return before, critic_loss(learner, lesson), done.kept
+
+    before, wild, _ = after(None)
+    assert wild > 10 * before
+    before, held, kept = after(LIMIT)
+    assert held <= 2 * before
+    assert kept["critic"] < 1
+    assert kept["planner"] == kept["solver"] == 1
