@@ -230,7 +230,7 @@ def test_losses_and_gradients_agree(golden: Golden) -> None:
     once, everything = torch.ones(len(batch.episodes)), torch.arange(len(batch.turns))
     tally = learner._accumulate(golden.lesson, once, everything, set(ADAPTERS))
     assert tally.critics == {CRITIC: pytest.approx(found[CRITIC].item(), abs=1e-5)}
-    assert (tally.by_agent[:, 1] > 0).all()  # some tokens of both agents are clipped
+    assert (tally.by_agent[:, 2] > 0).all()  # some tokens of both agents are clipped
     for i, agent in enumerate(learner.adapters):
         assert policy_loss(golden, i).item() == pytest.approx(found[agent].item(), abs=1e-5)
 

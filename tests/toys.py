@@ -75,6 +75,30 @@ class Breaks(Echo):
         return super().reward(state)
 
 
+class TurnsConstant(Echo):
+    """After `after` episodes of training every text earns the same."""
+
+    def __init__(self, after: int = 8, constant: float = 0.25) -> None:
+        super().__init__()
+        self.after, self.constant, self.judged = after, constant, 0
+
+    def reward(self, state: str) -> marft.Reward:
+        self.judged += 1
+        return super().reward(state) if self.judged <= self.after else marft.Reward(team=self.constant)
+
+
+class Alternates(Echo):
+    """One episode in two wins, whatever is said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.judged = 0
+
+    def reward(self, state: str) -> marft.Reward:
+        self.judged += 1
+        return marft.Reward(team=float(self.judged % 2))
+
+
 class Flaky(Echo):
     """One state in five cannot be judged."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from marft.threads import rest_soon
-from marft.types import MarftError
+from marft.types import Collapse, MarftError
 from marft.version import __version__
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ LIGHTER = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: success; 2: the user's mistake, one line; 1: anything else."""
+    """0: success; 2: the user's mistake, one line; 3: a run that stopped itself, one line; 1: anything else."""
     rest_soon()
     if "" not in sys.path:  # the user's own environments and workflows lie where the command is given
         sys.path.insert(0, "")
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.trace:
             print(error.trace, file=sys.stderr)
         print(f"marft: {' '.join(str(error).split())}", file=sys.stderr)  # it may quote a user's many lines
-        return 2
+        return 3 if isinstance(error, Collapse) else 2
     except RuntimeError as error:
         if not any(word in str(error) for word in FULL):
             raise

@@ -26,6 +26,10 @@ class MarftError(Exception):
         self.trace = trace
 
 
+class Collapse(MarftError):
+    """A run that stopped itself, because going on would only have ruined it further."""
+
+
 class SpeechError(Exception):
     """An agent could not speak: its endpoint is away, its script failed. Recorded on the episode it happened in."""
 

@@ -130,9 +130,9 @@ def test_an_estimate_is_weighted_and_measured_from_the_learner(
     tmp_path: Path, off: float, weight: float, truncated: float
 ) -> None:
     plain = trainer_of(tmp_path / "plain")
-    expected = plain.estimate(played(plain))
+    expected = plain.estimate(plain.batch_of(played(plain)))
     trainer = trainer_of(tmp_path / "run", engine={"correction": 2})
-    lesson = trainer.estimate(played(trainer, off))
+    lesson = trainer.estimate(trainer.batch_of(played(trainer, off)))
     assert torch.allclose(lesson.batch.old_N, expected.batch.old_N, atol=1e-5)
     assert expected.estimate.advantages_N.abs().max() > 0
     assert torch.allclose(lesson.estimate.advantages_N, weight * expected.estimate.advantages_N, rtol=1e-4, atol=1e-6)
@@ -146,7 +146,7 @@ def test_an_estimate_is_weighted_and_measured_from_the_learner(
 
 def test_without_a_correction_an_estimate_stays_as_it_was(tmp_path: Path) -> None:
     plain, watched = trainer_of(tmp_path / "plain"), trainer_of(tmp_path / "run", engine={"mismatch": True})
-    one, other = plain.estimate(played(plain, 1.0)), watched.estimate(played(watched, 1.0))
+    one, other = (each.estimate(each.batch_of(played(each, 1.0))) for each in (plain, watched))
     assert torch.equal(one.batch.old_N, other.batch.old_N)
     assert torch.equal(one.estimate.advantages_N, other.estimate.advantages_N)
     assert one.mismatch is None

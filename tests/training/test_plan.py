@@ -86,7 +86,7 @@ def test_tokens_of_an_iteration_are_those_of_its_learner(tmp_path: Path, changes
     assert len(played.episodes) == 4
     found = foresee(config, parts)
     trainer = trainer_of(tmp_path, **changes)
-    lesson, trained, iterations = trainer.estimate(played.episodes), 0, 2
+    lesson, trained, iterations = trainer.estimate(trainer.batch_of(played.episodes)), 0, 2
     for i in range(iterations):
         trainer.position = Position(iteration=i)
         trained += sum(

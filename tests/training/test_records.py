@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,14 @@ from marft.algorithms.credit import equal
 from marft.algorithms.experience import Estimate
 from marft.training.batch import build_batch
 from marft.training.lesson import Lesson, Update
-from marft.training.records import Play, episode_rows, failed_rows, iteration_row
+from marft.training.records import (
+    Play,
+    episode_rows,
+    failed_rows,
+    iteration_row,
+    reward_figures,
+    share_without_spread,
+)
 from marft.training.roster import Member
 from marft.types import Completion, Episode, Reward, Task, Turn
 
@@ -79,7 +87,7 @@ def play(
         kl_weight_A=torch.zeros(len(team)),
     )
     update = Update(
-        statistics=statistics or {}, factor_E=None if factors is None else torch.tensor(factors), kept={}, tokens=0
+        statistics=statistics or {}, factor_E=None if factors is None else torch.tensor(factors), excess={}, tokens=0
     )
     return Play(episodes=episodes, lesson=lesson, update=update, learning=frozenset(learning), version=version)
 
@@ -128,10 +136,28 @@ def test_an_agent_s_figures_by_hand() -> None:
         "reward": 0.5,  # 1 and 0: with equal credit each turn scores its episode
         "advantage_std": 2.0,  # of 3 and −1
         "length": 1.0,
+        "truncated": 0.0,
+        "no_spread": 0.0,  # its one group has both
         "staleness": 0.5,  # one version behind in one of two turns
         "kl": 0.25,
     }
-    assert row["agents"]["b"] == {"reward": 1.0, "advantage_std": 0.0, "length": 2.0, "staleness": 1.0, "kl": 0.5}
+    assert row["agents"]["b"] == {  # a group of one compares nothing
+        "reward": 1.0, "advantage_std": 0.0, "length": 2.0, "truncated": 0.0, "staleness": 1.0, "kl": 0.5,
+    }  # fmt: skip
+
+
+def test_the_share_of_groups_without_spread() -> None:
+    """Groups of scores 1 1, 0 1, 5: of the two that compare something, one has no spread."""
+    scores, groups = torch.tensor([1.0, 0.0, 1.0, 5.0, 1.0]), torch.tensor([4, 2, 4, 7, 2])
+    assert share_without_spread(scores, groups) == 0.5
+    assert share_without_spread(scores[:2], groups[:2]) is None
+
+
+def test_a_reward_s_error_is_over_tasks() -> None:
+    """Two tasks with mean rewards 1 and 0: σ = ½ over √(2 − 1)."""
+    rewards = (("x", 1.0), ("x", 1.0), ("y", 0.0), ("y", 0.0))
+    played = [replace(episode("a", reward), task=Task(id=task, prompt="p")) for task, reward in rewards]
+    assert reward_figures(played) == {"reward": 0.5, "reward_error": 0.5, "reward_min": 0.0, "reward_max": 1.0}
 
 
 def test_an_agent_s_figures_are_from_the_play_in_which_it_learnt() -> None:

@@ -41,7 +41,7 @@ def make(tmp_path: Path) -> Callable[..., Trainer]:
 
 def estimate(trainer: Trainer) -> tuple[list[Episode], Lesson]:
     episodes = trainer.source.collect(trainer.position, 0)
-    return episodes, trainer.estimate(episodes)
+    return episodes, trainer.estimate(trainer.batch_of(episodes))
 
 
 def centred(episodes: Sequence[Episode], penalty: Callable[[Turn], float]) -> list[float]:

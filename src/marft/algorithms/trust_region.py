@@ -8,8 +8,21 @@ from __future__ import annotations
 
 import math
 
+import torch
+from torch import Tensor
+
 SHORTEST, LONGEST = 0.1, 0.9  # of one shortening
 FALL, RISE, FLOOR = 0.7, 1.2, 1e-3  # of a learning rate's factor
+
+
+def moved_kl(old: Tensor, new: Tensor) -> Tensor:
+    """KL(old ‖ new) per token drawn from the old policy, d = ℓ_new − ℓ_old: e^d − d − 1 where d < 0 (k3), ½d² elsewhere (k2).
+
+    To second order both are the same. k3 alone weighs a token that became likelier with e^d: one token whose log-prob the
+    engine rounded by 7 outweighs 30,000 others.
+    """
+    d = new - old
+    return torch.where(d < 0, d.exp() - d - 1, 0.5 * d.square())
 
 
 def shortening(excess: float) -> float:
@@ -22,12 +35,12 @@ def shortening(excess: float) -> float:
     return max(SHORTEST, min(LONGEST, LONGEST / math.sqrt(excess)))
 
 
-def adapted_rate(factor: float, kept: float) -> float:
-    """The factor of a learning rate after an update in which the share `kept` of the shortest step was kept.
+def adapted_rate(factor: float, excess: float) -> float:
+    """The factor of a learning rate after an update that went `excess` times as far as its limit, in KL.
 
-    A step that was shortened makes it fall by that share (by 0.7 at least, to a tenth at most); while all are kept whole it
-    rises by a fifth each time, up to 1.
+    Past the limit it falls as the way must, by 1/√excess (by 0.7 at least, to a tenth at most); below half of it, it rises
+    by a fifth, up to 1; between them it stays.
     """
-    if kept >= 1:
-        return min(1.0, factor * RISE)
-    return max(FLOOR, factor * max(SHORTEST, min(FALL, kept)))
+    if not excess <= 1:
+        return max(FLOOR, factor * min(FALL, shortening(excess)))
+    return min(1.0, factor * RISE) if excess < 0.5 else factor

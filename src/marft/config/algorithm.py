@@ -79,9 +79,7 @@ class ClippedConfig(Section):
     dual_clip: Annotated[float, Field(gt=1)] | None = None
     entropy: Annotated[float, Field(ge=0)] = 0.0
     kl: KlConfig = KlConfig()
-    trust_region: Annotated[float, Field(gt=0)] | None = (
-        0.05  # the most that an update may move an agent's policy (mean KL)
-    )
+    trust_region: Annotated[float, Field(gt=0)] | None = 0.02  # how far an update may move an agent (mean KL a token)
 
 
 class GaeConfig(ClippedConfig):

@@ -67,6 +67,7 @@ class TrainConfig(Section):
     tokens: Annotated[int, Field(ge=64)] = 8192  # most tokens in one forward and backward pass
     recompute: bool = False  # activations of a layer in the backward pass, instead of keeping them
     failures: Annotated[float, Field(ge=0, le=1)] = 0.5  # most episodes of a play that may fail; past it the run stops
+    on_collapse: Literal["stop", "back", "warn"] = "stop"  # back: to the last good checkpoint, at a lower rate
 
 
 class EngineConfig(Section):

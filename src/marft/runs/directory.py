@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from marft.runs.difference import first_difference
 from marft.runs.disk import FULL, require_space, writing
 from marft.types import MarftError
 
-# What may change from one part of a run to the next: how long it lasts, what is watched and how much memory it takes, never
-# what is learned.
+# What may change from one part of a run to the next: how long it lasts, what is watched, how much memory it takes, and what
+# is done about a collapse; never what is learned.
 FREE = (
     "train.iterations", "train.budget", "track", "eval", "checkpoint",
     "train.tokens", "train.recompute", "engine.slots", "engine.memory",
+    "train.on_collapse", "optimizer.lr",
 )  # fmt: skip
 
 
@@ -109,6 +111,14 @@ class RunDirectory:
 
     def append_episodes(self, rows: Iterable[Mapping[str, Any]]) -> None:
         self._append("episodes.jsonl", rows)
+
+    def append_event(self, event: str, iteration: int, **details: Any) -> None:
+        """What happened beside the iterations: one object an event. Resuming forgets none."""
+        moment = datetime.now(UTC).isoformat(timespec="seconds")
+        self._append("events.jsonl", [{"iteration": iteration, "event": event, "time": moment, **details}])
+
+    def events(self) -> list[dict[str, Any]]:
+        return [row for _, row in lines(self.path / "events.jsonl")]
 
     def metrics(self) -> list[dict[str, Any]]:
         return [row for _, row in lines(self.path / "metrics.jsonl")]

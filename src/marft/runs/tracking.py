@@ -23,6 +23,9 @@ class Tracker(Protocol):
 
     def log(self, iteration: int, values: Mapping[str, float]) -> None: ...
 
+    def rewind(self, iteration: int) -> None:
+        """The run has gone back: what comes after `iteration` is done again."""
+
     def close(self) -> None: ...
 
 
@@ -69,11 +72,15 @@ class TensorBoard:
             self._records = records.RecordWriter((folder / name).open("wb"))
         self._write(file_version="brain.Event:2")
         if purge is not None:
-            self._write(step=purge, session_log=self._events.SessionLog(status=self._events.SessionLog.START))
+            self.rewind(purge - 1)
 
     def log(self, iteration: int, values: Mapping[str, float]) -> None:
         scalars = [self._summaries.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
         self._write(step=iteration, summary=self._summaries.Summary(value=scalars))
+
+    def rewind(self, iteration: int) -> None:
+        session = self._events.SessionLog(status=self._events.SessionLog.START)
+        self._write(step=iteration + 1, session_log=session)
 
     def close(self) -> None:
         with writing(self._run):
@@ -108,6 +115,9 @@ class Wandb:
     def log(self, iteration: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=iteration)
 
+    def rewind(self, iteration: int) -> None:
+        """Steps that it already has stay as they are."""
+
     def close(self) -> None:
         self._run.finish()
 
@@ -123,6 +133,9 @@ class Trackio:
 
     def log(self, iteration: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=iteration)
+
+    def rewind(self, iteration: int) -> None:
+        """Steps that it already has stay as they are."""
 
     def close(self) -> None:
         self._run.finish()

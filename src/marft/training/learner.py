@@ -24,7 +24,7 @@ from marft.algorithms.sequential import sequential_factor
 from marft.models.scoring import Span, action_span, logprobs
 from marft.models.team import TeamModel
 from marft.training.batch import Batch
-from marft.training.lesson import Lesson, Tally, Update
+from marft.training.lesson import Lesson, NotFinite, Tally, Update
 from marft.training.passes import Pass, Work, cut, judge, runs, score, scored, token_rows
 from marft.training.roster import Member
 from marft.training.schedule import Steps
@@ -76,7 +76,11 @@ class Learner:
         if not self.critics:
             return None
         work = [self.judging(batch, k, k) for k in range(len(batch.turns))]
-        return torch.cat(judge(work, self.settings.tokens))
+        found = judge(work, self.settings.tokens)
+        for one, values in zip(work, found, strict=True):
+            if not values.isfinite().all():
+                raise NotFinite(str(one.span.adapter), "the value")
+        return torch.cat(found)
 
     def final_values(self, batch: Batch) -> Tensor:
         """The value after each episode's last turn: 0 where it terminated, V(s_K) where it was cut off."""
@@ -128,12 +132,12 @@ class Learner:
         return Update(
             statistics=self._with_paces(statistics(lesson, tally, final, norms)),
             factor_E=factor_E if len(steps) > 1 else None,
-            kept=dict(region.kept),
+            excess=dict(region.excess),
             tokens=tally.tokens,
         )
 
     def _with_paces(self, figures: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-        """Also at which learning rate each stepped, and the least share of a step that the trust region let it keep."""
+        """Also at which learning rate each stepped, and which share of its last step the trust region let it keep."""
         names = {member.agent: member.adapter for member in self.members} | {critic: critic for critic in self.critics}
         for name, row in figures.items():
             row["lr"] = self.optimizers[names[name]].param_groups[0]["lr"]
@@ -227,7 +231,7 @@ class Learner:
         if lesson.reference_N is not None:
             reference_kl = kl_estimate(new, lesson.reference_N[rows].to(device), self.settings.kl_estimator)
             loss = loss + (weight * lesson.kl_weight_A[agent_N].to(device) * reference_kl).sum()
-        tally.add(agent_N, kl_estimate(old, new.detach(), "k3"), surrogate.clipped_N, entropy, reference_kl)
+        tally.add(agent_N, old, new.detach(), surrogate.clipped_N, entropy, reference_kl)
         return loss
 
     def _critic_losses(
@@ -267,10 +271,7 @@ class Learner:
             parameters = self.homes[name].parameters(name).values()
             norms[name] = float(torch.nn.utils.clip_grad_norm_(parameters, self.settings.grad_clip, foreach=True))
             if not math.isfinite(norms[name]):
-                raise MarftError(
-                    f"the gradient of {name!r} is {norms[name]}: training has diverged. Go back with --resume --at N, "
-                    "or start again with a lower optimizer.lr"
-                )
+                raise NotFinite(name, "the gradient")
         return norms
 
     def judging(self, batch: Batch, k: int, position: int) -> Work:
@@ -304,8 +305,8 @@ def statistics(
     """Of each agent and critic: means over the tokens of all minibatches, each seen before its step; `final` after the last."""
     found: dict[str, dict[str, float]] = {}
     for i, member in enumerate(lesson.batch.members):
-        kl, clipped, entropy, reference_kl, tokens = tally.by_agent[i].tolist()
-        count, seen, last = max(tokens, 1.0), norms.get(member.adapter, ()), final.kl([i])
+        kl, _, clipped, entropy, reference_kl, tokens = tally.by_agent[i].tolist()
+        count, seen, last = max(tokens, 1.0), norms.get(member.adapter, ()), final.moved([i])
         found[member.agent] = {
             "kl": kl / count,
             **({"kl_final": last} if last is not None else {}),

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from marft.algorithms.experience import Estimate
+from marft.algorithms.losses import kl_estimate
+from marft.algorithms.trust_region import moved_kl
 from marft.training.batch import Batch
+from marft.types import MarftError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,18 +31,27 @@ class Lesson:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
     """What an update did: figures by agent and critic, the episodes' factors after the last but one of several steps, the
-    least share of a step that was kept by each adapter that stepped, and how many tokens were trained on."""
+    adapters' steps in units of their trust regions, and how many tokens were trained on."""
 
     statistics: Mapping[str, Mapping[str, float]]
     factor_E: Tensor | None
-    kept: Mapping[str, float]
+    excess: Mapping[str, float]
     tokens: int
 
 
-class Tally:
-    """Sums over the tokens of an update, by agent: kl, clipped, entropy, KL to the reference, tokens; critics' losses."""
+class NotFinite(MarftError):
+    """A critic's value or an adapter's gradient is infinite or no number: nobody may step on it."""
 
-    COLUMNS = 5
+    def __init__(self, adapter: str, what: str) -> None:
+        super().__init__(f"{what} of {adapter!r} is not finite")
+        self.adapter = adapter
+
+
+class Tally:
+    """Sums over the tokens of an update, by agent: kl, how far the policy moved, clipped, entropy, KL to the reference,
+    tokens; critics' losses."""
+
+    COLUMNS = 6
 
     def __init__(self, agents: int) -> None:
         self.by_agent = torch.zeros(agents, self.COLUMNS)
@@ -47,14 +59,26 @@ class Tally:
         self.looks: Counter[str] = Counter()  # minibatches in which each critic was seen
         self.tokens = 0  # that went through the bases
 
-    def add(self, agent_N: Tensor, kl_N: Tensor, clipped_N: Tensor, entropy_N: Tensor, reference_kl_N: Tensor) -> None:
-        columns = torch.stack([kl_N, clipped_N.to(kl_N), entropy_N, reference_kl_N, torch.ones_like(kl_N)], dim=1)
+    def add(
+        self,
+        agent_N: Tensor,
+        old_N: Tensor,
+        new_N: Tensor,
+        clipped_N: Tensor,
+        entropy_N: Tensor,
+        reference_kl_N: Tensor,
+    ) -> None:
+        """Log-probs of some tokens when they were drawn and now, and what else was found of them."""
+        kl_N, moved_N = kl_estimate(old_N, new_N, "k3"), moved_kl(old_N, new_N)
+        columns = torch.stack(
+            [kl_N, moved_N, clipped_N.to(kl_N), entropy_N, reference_kl_N, torch.ones_like(kl_N)], dim=1
+        )
         self.by_agent.index_add_(0, agent_N, columns.detach().cpu())
 
-    def kl(self, agents: Sequence[int]) -> float | None:
-        """The mean KL of these agents' tokens; None where they said nothing."""
-        kl, *_, tokens = self.by_agent[list(agents)].sum(0).tolist()
-        return kl / tokens if tokens else None
+    def moved(self, agents: Sequence[int]) -> float | None:
+        """How far these agents' policies moved, a token (`moved_kl`); None where they said nothing."""
+        _, moved, *_, tokens = self.by_agent[list(agents)].sum(0).tolist()
+        return moved / tokens if tokens else None
 
     def replaced(self, other: Tally, agents: Sequence[int], critics: Collection[str]) -> Tally:
         """The same with some agents and critics as `other` has them."""

@@ -63,6 +63,9 @@ class Terminal:
                 self.task = self.bar.add_task("", total=100, completed=round(100 * self.first))
             self.bar.update(self.task, completed=100 * progress, description=f"reward {row['reward']:.3f}")
 
+    def warned(self, line: str) -> None:
+        self.say(line)
+
     def finished(self, summary: dict[str, Any]) -> None:
         before, after = summary.get("before"), summary.get("after")
         if before and after:

@@ -34,7 +34,7 @@ def iteration_row(plays: Sequence[Play]) -> dict[str, Any]:
     episodes = [episode for play in plays for episode in play.episodes]
     played = [episode for episode in episodes if episode.ended != "failed"]
     graded = [episode.reward.correct for episode in played if episode.reward.correct is not None]
-    row: dict[str, Any] = {"reward": sum(e.reward.team for e in played) / len(played)}
+    row: dict[str, Any] = reward_figures(played)
     if graded:
         row["accuracy"] = sum(graded) / len(graded)
     row["failed"] = len(episodes) - len(played)
@@ -58,6 +58,21 @@ def iteration_row(plays: Sequence[Play]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if value != {}}
 
 
+def reward_figures(played: Sequence[Episode]) -> dict[str, float]:
+    """The mean reward of the episodes, its standard error over tasks, and between which bounds the rewards lie."""
+    rewards = [episode.reward.team for episode in played]
+    tasks: dict[str, list[float]] = {}
+    for episode, reward in zip(played, rewards, strict=True):
+        tasks.setdefault(episode.task.id, []).append(reward)
+    means = torch.tensor([sum(own) / len(own) for own in tasks.values()], dtype=torch.float64)
+    return {
+        "reward": sum(rewards) / len(rewards),
+        "reward_error": float(means.std(correction=0)) / max(1, len(means) - 1) ** 0.5,
+        "reward_min": min(rewards),
+        "reward_max": max(rewards),
+    }
+
+
 def agent_figures(play: Play) -> dict[str, dict[str, Any]]:
     batch, found = play.lesson.batch, {}
     turn_N, _ = ragged(batch.length_K)
@@ -71,10 +86,26 @@ def agent_figures(play: Play) -> dict[str, dict[str, Any]]:
             "reward": float(score_K[own].mean()),
             "advantage_std": float(play.lesson.estimate.advantages_N[own[turn_N]].std(correction=0)),
             "length": float(batch.length_K[own].float().mean()),
+            "truncated": sum(turn.completion.finish == "length" for turn in turns) / len(turns),
+            **(
+                {"no_spread": share}
+                if (share := share_without_spread(score_K[own], batch.group_K[own])) is not None
+                else {}
+            ),
             "staleness": sum(play.version - turn.completion.version for turn in turns) / len(turns),
             **play.update.statistics.get(member.agent, {}),
         }
     return found
+
+
+def share_without_spread(score_K: Tensor, group_K: Tensor) -> float | None:
+    """Of the groups in which something can be compared, those in which nothing differs; None: no group has two turns."""
+    _, group, count = group_K.unique(return_inverse=True, return_counts=True)
+    low, high = (
+        torch.zeros(len(count)).scatter_reduce(0, group, score_K, kind, include_self=False) for kind in ("amin", "amax")
+    )
+    compared = count > 1
+    return float((low == high)[compared].float().mean()) if compared.any() else None
 
 
 def critic_figures(play: Play) -> dict[str, dict[str, float | None]]:

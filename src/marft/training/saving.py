@@ -33,7 +33,8 @@ class Position:
     tokens_trained: int = 0
     kl_weights: Mapping[str, float] = field(default_factory=dict)  # of agents, where the KL's weight adapts
     baselines: Mapping[str, float] = field(default_factory=dict)  # of agents, for `rae`
-    rates: Mapping[str, float] = field(default_factory=dict)  # factors of adapters' learning rates, where not 1
+    rates: Mapping[str, float] = field(default_factory=dict)  # what the trust region left of adapters' learning rates
+    returns: int = 0  # to an earlier checkpoint, after a collapse: each lowers all rates
 
 
 def write_checkpoint(folder: Path, teams: Sequence[TeamModel], learner: Learner, position: Position) -> None:

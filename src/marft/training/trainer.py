@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from shlex import quote
 from typing import Any, Protocol
 
 import torch
@@ -18,23 +19,28 @@ from marft.models.attention import ragged
 from marft.runs.checkpoints import Checkpoints
 from marft.runs.directory import RunDirectory
 from marft.runs.tracking import Tracker, flatten
-from marft.training.batch import build_batch
+from marft.training.batch import Batch, build_batch
 from marft.training.choose import make_credit
 from marft.training.compose import Assembly
 from marft.training.evaluation import eval_settings, evaluate
+from marft.training.guard import Collapsed, Guard
 from marft.training.lesson import Lesson, Update
 from marft.training.mismatch import find_mismatch
 from marft.training.records import Play, episode_rows, failed_rows, iteration_row
 from marft.training.saving import Position, read_checkpoint, write_checkpoint
 from marft.training.schedule import Steps, plays
 from marft.training.source import Source
-from marft.types import Episode
+from marft.types import Collapse, Episode
+
+RETURNS = 3  # to a checkpoint from before a collapse, at most
+SLOWER = 0.3  # each time
 
 
 class Watcher(Protocol):
     """Who is told how the run goes: the terminal, or nobody."""
 
     def evaluated(self, when: str, row: dict[str, Any]) -> None: ...
+    def warned(self, line: str) -> None: ...
     def iterated(self, row: dict[str, Any], before: float, progress: float) -> None: ...
 
 
@@ -46,6 +52,8 @@ class Trainer:
         self.checkpoints = Checkpoints(run.path / "checkpoints", config.checkpoint.keep)
         self.source = Source(config, parts.table, run.path)
         self.position = Position()
+        stops = config.train.on_collapse != "warn"
+        self.guard = Guard(run, parts.learner.members, watcher.warned, stops=stops)
         self.seconds: dict[str, float] = {}
 
     def train(self) -> dict[str, Any]:
@@ -58,7 +66,11 @@ class Trainer:
         if self.position.iteration == 0:
             self.save()
         while not self.finished:
-            self.iterate()
+            try:
+                self.iterate()
+            except Collapsed as found:
+                self.recover(found)
+                continue
             if self.finished or self.position.iteration % self.config.checkpoint.every == 0:
                 self.save()
         self.evaluate("after")
@@ -95,6 +107,7 @@ class Trainer:
         row["seconds"] = self.seconds
         self.record(row, plays)
         self.watcher.iterated(row, progress, self.progress)
+        self.guard.look(row)
 
     def play_and_learn(self, number: int, steps: Steps) -> Play:
         """One play of the iteration, and the updates that follow it."""
@@ -102,8 +115,10 @@ class Trainer:
         with self.timed("rollout"):
             episodes = self.source.collect(self.position, number)
         with self.timed("credit"):
-            lesson = self.estimate(episodes)
-        with self.timed("update"):
+            batch = self.batch_of(episodes)
+            with self.guard.finite(self.position.iteration + 1, self.parts.teams, batch):
+                lesson = self.estimate(batch)
+        with self.timed("update"), self.guard.finite(self.position.iteration + 1, self.parts.teams, batch, lesson):
             done = learner.update(lesson, steps, rates=self.rates(), generator=self.generator(number))
         version, position = self.position.version, self.position
         self.position = replace(
@@ -114,7 +129,7 @@ class Trainer:
             tokens_trained=position.tokens_trained + done.tokens,
             baselines=self.baselines(lesson),
             kl_weights=self.kl_weights(done),
-            rates={**position.rates, **{name: adapted_rate(self.rate(name), kept) for name, kept in done.kept.items()}},
+            rates={**position.rates, **{name: adapted_rate(self.rate(name), far) for name, far in done.excess.items()}},
         )
         self.parts.policy_version(version + 1)
         learning = frozenset[str]().union(*steps)
@@ -129,15 +144,17 @@ class Trainer:
         adapters = self.parts.learner.adapters
         return plays(schedule.mode, adapters, iteration=done, interval=schedule.interval or 1, seed=seed)
 
-    def estimate(self, episodes: Sequence[Episode]) -> Lesson:
-        """What the episodes are worth, turn by turn and token by token."""
-        learner, kl = self.parts.learner, self.config.algorithm.kl
-        batch = build_batch(
+    def batch_of(self, episodes: Sequence[Episode]) -> Batch:
+        return build_batch(
             [episode for episode in episodes if episode.ended != "failed" and episode.turns],
-            members=learner.members,
+            members=self.parts.learner.members,
             credit=make_credit(self.config.credit),
             by_branch=self.config.credit.name == "tree",
         )
+
+    def estimate(self, batch: Batch) -> Lesson:
+        """What the episodes are worth, turn by turn and token by token."""
+        learner, kl = self.parts.learner, self.config.algorithm.kl
         engine, compared = self.config.engine, None
         if engine.compares:
             compared = find_mismatch(batch, tokens=self.config.train.tokens, correction=engine.correction)
@@ -200,7 +217,7 @@ class Trainer:
 
     def rates(self) -> dict[str, float]:
         """The factors of all learning rates in this iteration."""
-        common = self.lr_factor()
+        common = self.lr_factor() * SLOWER**self.position.returns
         return {name: common * self.rate(name) for name in self.parts.learner.optimizers}
 
     def generator(self, number: int) -> torch.Generator:
@@ -222,6 +239,26 @@ class Trainer:
             position.iteration, lambda folder: write_checkpoint(folder, parts.teams, parts.learner, position)
         )
 
+    def recover(self, found: Collapsed) -> None:
+        """Go back to the last checkpoint from before the collapse, at a lower rate; or end the run."""
+        good = [iteration for iteration in self.checkpoints.list() if iteration < found.sign.since]
+        at = max(good, default=min(self.checkpoints.list(), default=0))
+        if self.config.train.on_collapse != "back" or self.position.returns == RETURNS:
+            tried = f" {RETURNS} times gone back" if self.config.train.on_collapse == "back" else ""
+            raise Collapse(
+                f"the run has collapsed and stops{tried}: {found.sign.line} (since iteration {found.sign.since}). Nothing "
+                f"already written is lost; go back with marft train --resume --run {quote(str(self.run.path))} --at {at}, "
+                "and give it a lower optimizer.lr or train.on_collapse=back"
+            )
+        returns = self.position.returns + 1
+        self.resume(self.watcher.warned, at)
+        self.position = replace(self.position, returns=returns)
+        self.save()  # so that a run which is killed now comes back to this
+        for tracker in self.trackers:
+            tracker.rewind(at)
+        self.run.append_event("back", at, returns=returns, sign=found.sign.name, agent=found.sign.agent)
+        self.watcher.warned(f"gone back to iteration {at}, at {SLOWER**returns:.2g} of the learning rates")
+
     def resume(self, warn: Callable[[str], None], at: int | None) -> bool:
         """Go back to the newest checkpoint that is whole (or to `at`), and forget what came after it; False: none is."""
         self.checkpoints.recover()
@@ -234,6 +271,7 @@ class Trainer:
         summary = self.run.summary() or {}
         if summary.get("iterations", 0) > self.position.iteration:  # of the part that is forgotten
             self.run.write_summary({when: row for when, row in summary.items() if when == "before"})
+        self.guard.begin()
         return found is not None
 
     def evaluate(self, when: str) -> None:

@@ -6,6 +6,7 @@ constant guess's and much worse than the same turns had before the step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
@@ -17,7 +18,7 @@ from marft.training.lesson import Tally
 from marft.training.roster import Member
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-WORSE = 2.0  # times the loss before a critic's step, or a constant guess's
+WORSE = 3.0  # times the loss before a critic's step, or a constant guess's
 TRIES = 8  # shortenings of one step; two are mostly enough
 
 
@@ -37,7 +38,8 @@ class TrustRegion:
         """A new update. `guess` is the loss of a critic that always says the mean of the returns."""
         self.guess = guess
         self.bounds: dict[str, float] = {}  # of what may be found after the last step
-        self.kept: dict[str, float] = {}  # the least share of a step that was kept, by adapter
+        self.kept: dict[str, float] = {}  # the share of its last step that each adapter kept
+        self.excess: dict[str, float] = {}  # how many times its bound each reached, before anything was taken back
 
     @property
     def resting(self) -> set[str]:
@@ -49,36 +51,39 @@ class TrustRegion:
         if self.limit is not None:
             self._remember(name)
             self.bounds[name] = self._worse(found.critics[name]) if name in found.critics else self.limit
-            self.kept.setdefault(name, 1.0)
+            self.kept[name] = 1.0
         self.optimizers[name].step()
 
     def hold(self, found: Tally, look: Callable[[Collection[str]], Tally]) -> Tally:
         """Shorten the last steps of those who are past their bounds in `found`; `look` measures again. What holds then."""
-        self._compare_critics(self._over(found), look)
-        shares: dict[str, float] = {}
+        self._compare_critics(found, look)
+        for name, reach in self._reach(found).items():
+            self.excess[name] = max(self.excess.get(name, 0.0), reach)
         for _ in range(TRIES):
-            over = self._over(found)
+            over = {name: reach for name, reach in self._reach(found).items() if not reach <= 1}
             if not over:
                 break
-            for name, excess in over.items():
-                ratio = shortening(excess)
+            for name, reach in over.items():
+                ratio = shortening(reach)
                 self._shorten(name, ratio)
-                shares[name] = shares.get(name, 1.0) * ratio
+                self.kept[name] *= ratio
             agents = [i for name in over for i in self.agents.get(name, ())]
             found = found.replaced(look(over), agents, over)
-        for name, share in shares.items():
-            self.kept[name] *= share
         return found
 
-    def _over(self, found: Tally) -> dict[str, float]:
-        """By how many times each adapter passes its bound; one that is not in `found` passes none."""
-        figures = {name: found.kl(own) for name, own in self.agents.items()} | found.critics
+    def _reach(self, found: Tally) -> dict[str, float]:
+        """How many times its bound each adapter that has stepped and is in `found` reaches; what is no number is past it."""
+        figures = {name: found.moved(own) for name, own in self.agents.items()} | found.critics
         known = ((name, figures.get(name), bound) for name, bound in self.bounds.items())
-        return {name: figure / bound for name, figure, bound in known if figure is not None and not figure <= bound}
+        return {
+            name: figure / bound if math.isfinite(figure) else math.inf
+            for name, figure, bound in known
+            if figure is not None
+        }
 
-    def _compare_critics(self, suspects: Collection[str], look: Callable[[Collection[str]], Tally]) -> None:
+    def _compare_critics(self, found: Tally, look: Callable[[Collection[str]], Tally]) -> None:
         """Minibatches differ: what a critic's loss may be here is told by the weights from before its step, on these turns."""
-        for name in [name for name in suspects if name not in self.agents]:
+        for name in [name for name, reach in self._reach(found).items() if name not in self.agents and reach > 1]:
             self._exchange(name)
             self.bounds[name] = self._worse(look([name]).critics[name])
             self._exchange(name)

@@ -1,0 +1,67 @@
+"""A run that is being ruined does not look busy: what is told of the signs of a collapse, and when the run must end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from marft.models.team import TeamModel
+from marft.runs.directory import RunDirectory
+from marft.training.batch import Batch
+from marft.training.collapse import CollapseWatch, Sign
+from marft.training.failures import save_failure
+from marft.training.lesson import Lesson, NotFinite
+from marft.training.roster import Member
+
+
+class Collapsed(Exception):
+    """A sign of collapse has lasted too long, or cannot be lived with at all."""
+
+    def __init__(self, sign: Sign) -> None:
+        super().__init__(sign.line)
+        self.sign = sign
+
+
+class Guard:
+    """Shows a run's rows to the watch; every sign becomes a line and an event, and one that lasts an exception."""
+
+    def __init__(
+        self, run: RunDirectory, members: Sequence[Member], warn: Callable[[str], None], *, stops: bool
+    ) -> None:
+        self.run, self.warn, self.stops = run, warn, stops
+        self.noise = {member.agent: math.log(int(member.team.config.vocab_size)) for member in members}
+        self.begin()
+
+    def begin(self) -> None:
+        """Know what the run's rows up to now have shown."""
+        self.watch = CollapseWatch(self.noise)
+        for row in self.run.metrics():
+            self.watch.look(row)
+
+    def look(self, row: Mapping[str, Any]) -> None:
+        for sign in self.watch.look(row):
+            self.tell("collapse" if sign.collapsed else "warning", row["iteration"], sign)
+            if sign.collapsed and self.stops:
+                raise Collapsed(sign)
+
+    def tell(self, event: str, iteration: int, sign: Sign) -> None:
+        said = {"sign": sign.name, "agent": sign.agent, "since": sign.since, "line": sign.line}
+        self.run.append_event(event, iteration, **said)
+        self.warn(f"{event} in iteration {iteration}: {sign.line}")
+
+    @contextmanager
+    def finite(
+        self, iteration: int, teams: Sequence[TeamModel], batch: Batch, lesson: Lesson | None = None
+    ) -> Iterator[None]:
+        """Around what may find values or gradients that are not finite: the batch is saved, and nobody can go on with it."""
+        try:
+            yield
+        except NotFinite as error:
+            folder = self.run.path / "failures" / f"{iteration:06d}"
+            save_failure(folder, teams, batch, lesson, str(error))
+            line = f"{error}; its batch is in {folder}"
+            sign = Sign(name="not finite", agent=error.adapter, line=line, since=iteration, collapsed=True)
+            self.tell("collapse", iteration, sign)
+            raise Collapsed(sign) from error

@@ -1,0 +1,182 @@
+"""Planted collapses: each run stops with the right agent and sign named, goes back, or warns, as it was told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from quick import models_in_memory, settings_of, start, trainer_of
+from safetensors.torch import load_file
+from toys import rows
+
+from marft.cli import main
+from marft.config import parse, to_yaml
+from marft.models.team import TeamModel
+from marft.runs.directory import RunDirectory
+from marft.training.learner import Learner
+from marft.training.lesson import Tally
+from marft.types import Collapse
+
+ROOM = {"agents": {name: {"max_tokens": 60} for name in ("ann", "bob")}}  # one token in sixteen ends a turn
+CONSTANT: dict[str, Any] = {
+    "env": {"name": "toys:TurnsConstant"},
+    "team": ROOM,
+    "train": {"iterations": 9},
+    "checkpoint": {"every": 1, "keep": 9},
+}
+CRITIC = {"algorithm": "marft-token"}
+
+
+def events(run: Path, *kinds: str) -> list[dict[str, Any]]:
+    return [event for event in RunDirectory(run).events() if event["event"] in kinds]
+
+
+# --- a reward that turns constant -------------------------------------------------------------------------------------
+def test_a_reward_that_turns_constant_stops_the_run(tmp_path: Path) -> None:
+    """Four episodes an iteration: from the third on nothing differs."""
+    with pytest.raises(Collapse) as stopped:
+        start(tmp_path / "run", **CONSTANT)
+    assert "every episode earns 0.250" in str(stopped.value)
+    assert f"marft train --resume --run {tmp_path / 'run'} --at 2" in str(stopped.value)
+    assert len(rows(tmp_path / "run" / "metrics.jsonl")) == 5
+    found = events(tmp_path / "run", "warning", "collapse")
+    assert [(e["event"], e["iteration"], e["sign"], e["since"]) for e in found] == [
+        ("warning", 3, "constant", 3),
+        ("collapse", 5, "constant", 3),
+    ]
+
+
+def test_it_is_exit_code_3_and_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, run = tmp_path / "team.yaml", tmp_path / "run"
+    config.write_text(to_yaml(parse(settings_of(**CONSTANT))))
+    with models_in_memory():
+        assert main(["train", str(config), "--run", str(run)]) == 3
+    shown = capsys.readouterr()
+    [line] = shown.err.splitlines()
+    assert line.startswith("marft: the run has collapsed and stops: every episode earns 0.250")
+    assert "warning in iteration 3: every episode earns 0.250" in shown.out
+
+
+def test_told_to_warn_it_goes_on_to_the_end(tmp_path: Path) -> None:
+    start(tmp_path / "run", **CONSTANT | {"train": {"iterations": 9, "on_collapse": "warn"}})
+    assert len(rows(tmp_path / "run" / "metrics.jsonl")) == 9
+    assert [e["event"] for e in events(tmp_path / "run", "warning", "collapse")] == ["warning", "collapse"]
+
+
+def test_told_to_go_back_it_does_so_three_times_at_lower_rates(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(Collapse, match="3 times gone back"):
+        start(
+            run, **CONSTANT | {"train": {"iterations": 9, "on_collapse": "back"}, "algorithm": {"trust_region": None}}
+        )
+    back = events(run, "back")
+    assert [(e["iteration"], e["returns"]) for e in back] == [(2, 1), (2, 2), (2, 3)]
+    newest = json.loads((run / "checkpoints" / "000004" / "state.json").read_text())
+    assert newest["returns"] == 3
+    slow = rows(run / "metrics.jsonl")[2]["agents"]["ann"]["lr"]
+    assert slow == pytest.approx(0.05 * (1 - 0.9 * 2 / 9) * 0.3**3, rel=1e-6)
+
+
+def test_a_run_that_went_back_resumes_as_it_would_have_gone_on(tmp_path: Path) -> None:
+    """The number of returns and the lower rates are part of the checkpoint that is written at once."""
+    trainer = trainer_of(tmp_path / "run", **CONSTANT)
+    trainer.run.path.mkdir()
+    trainer.save()
+    for _ in range(2):
+        trainer.iterate()
+        trainer.save()
+    trainer.position = trainer.position.__class__(**{**vars_of(trainer.position), "returns": 1})
+    trainer.save()
+    other = trainer_of(tmp_path / "run", **CONSTANT)
+    assert other.resume(lambda line: None, None)
+    assert other.position == trainer.position
+    assert other.rates() == trainer.rates()
+
+
+def vars_of(position: Any) -> dict[str, Any]:
+    return {name: getattr(position, name) for name in position.__slots__}
+
+
+# --- what is not finite -----------------------------------------------------------------------------------------------
+def test_a_critic_of_nan_is_named_and_its_batch_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = TeamModel.values, 0
+
+    def values(self: TeamModel, critic: str, hidden: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        found = real(self, critic, hidden)
+        return found * float("nan") if calls > 8 else found
+
+    monkeypatch.setattr(TeamModel, "values", values)
+    run = tmp_path / "run"
+    with pytest.raises(Collapse, match="the value of 'critic' is not finite"):
+        start(run, **CRITIC)
+    [event] = events(run, "collapse")
+    assert (event["sign"], event["agent"]) == ("not finite", "critic")
+    folder = run / "failures" / f"{event['iteration']:06d}"
+    names, saved = json.loads((folder / "batch.json").read_text()), load_file(folder / "batch.safetensors")
+    assert names["agents"] == ["ann", "bob"]
+    assert len(saved["tokens_N"]) == int(saved["length_K"].sum()) == len(saved["logprobs_N"])
+    assert len(saved["prompts_P"]) == int(saved["prompt_length_K"].sum())
+    assert (folder / "critics" / "critic" / "adapter_model.safetensors").is_file()
+
+
+def test_a_gradient_that_is_not_finite_names_its_adapter_and_nobody_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Learner._accumulate
+
+    def accumulate(self: Learner, *arguments: Any) -> Tally:
+        found = real(self, *arguments)
+        for parameter in self.homes["bob"].parameters("bob").values():
+            if parameter.grad is not None:
+                parameter.grad.mul_(float("inf"))
+        return found
+
+    trainer = trainer_of(tmp_path / "run", train={"on_collapse": "warn"})
+    before = {name: snapshot(trainer.parts.learner, name) for name in ("ann", "bob")}
+    monkeypatch.setattr(Learner, "_accumulate", accumulate)
+    trainer.run.path.mkdir()
+    with pytest.raises(Collapse, match="the gradient of 'bob' is not finite"):
+        trainer.train()
+    for name, tensors in before.items():
+        assert all(torch.equal(a, b) for a, b in zip(tensors, snapshot(trainer.parts.learner, name), strict=True))
+    saved = load_file(tmp_path / "run" / "failures" / "000001" / "batch.safetensors")
+    assert len(saved["advantages_N"]) == len(saved["tokens_N"])
+
+
+def snapshot(learner: Learner, name: str) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in learner.homes[name].parameters(name).values()]
+
+
+# --- agents -----------------------------------------------------------------------------------------------------------
+def test_an_agent_that_only_speaks_to_its_limit(tmp_path: Path) -> None:
+    """ann may say one token and never learns anything from it."""
+    team = {"agents": {"ann": {"max_tokens": 1}, "bob": {"max_tokens": 60}}}
+    with pytest.raises(Collapse, match="100% of the turns of ann are cut at its max_tokens"):
+        start(tmp_path / "run", env="toys:Alternates", team=team, train={"iterations": 20})
+    assert {event["agent"] for event in events(tmp_path / "run", "warning", "collapse")} == {"ann"}
+
+
+def test_a_rate_far_too_high_without_a_trust_region_stops_and_with_it_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default team at a hundred times its rate."""
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "train",
+        "optimizer.lr=0.3",
+        "train.tasks=16",
+        "train.iterations=6",
+        "eval.tasks=0",
+        "track.tensorboard=false",
+    ]
+    assert main([*words, "algorithm.trust_region=null", "--run", "wild"]) == 3
+    stops = events(Path("wild"), "collapse")
+    assert {event["agent"] for event in stops} <= {"planner", "solver", "critic"}
+    assert len({event["agent"] for event in stops}) == 1
+    assert main([*words, "--run", "held"]) == 0
+    assert events(Path("held"), "collapse") == []
