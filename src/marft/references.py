@@ -22,6 +22,7 @@ from marft.types import MarftError
 
 MAIN = "__main__"
 NOWHERE = ".<locals>"  # of a name that no import finds: Python's own mark of what was defined in a function
+NAMELESS = ("<lambda>", "partial")
 MISSING = (ImportError, AttributeError, LookupError, TypeError, ValueError)  # the last two: `:f`, `..module:f`
 # by name, what the caller of the Python interface gave; a context's own, so that two runs side by side do not meet
 GIVEN: ContextVar[Mapping[str, Any]] = ContextVar("GIVEN", default=MappingProxyType({}))
@@ -63,12 +64,20 @@ def unfindable(name: str, key: str) -> str:
     """What to do about a name that only the Python code knows which it was given in; nothing of other names."""
     if is_importable(name):
         return ""
-    own = last_part(name).strip("<>")
-    argument = {"env.name": f"env={own}", "team.workflow": f"workflow={own}"}.get(key, "agents={NAME: {'script': …}}")
-    place = "a notebook or a script" if name.startswith(f"{MAIN}:") else "a function"
+    own = last_part(name)
+    match key:
+        case "env.name":
+            argument = f"env={own}"
+        case "team.workflow":
+            own = "workflow" if own in NAMELESS else own
+            argument = f"workflow={own}"
+        case _:
+            own = "script" if own in NAMELESS else own
+            argument = f"agents={{'NAME': {{'script': {own}}}}}"
+    setting = {"agents' script": "team.agents.NAME.script"}.get(key, key)
     return (
-        f"{key}: {name!r} was defined in {place}, where this process cannot find it; put it into a file, say mine.py, and "
-        f"give {key}=mine:{own}, or stay in Python: marft.load(RUN, {argument}), "
+        f"{key}: {name!r} was given from Python and lies in no file that other programs can import; put it into one, say "
+        f"mine.py in this folder, and give {setting}=mine:{own}; or stay in Python: marft.load(RUN, {argument}), "
         f"marft.train(resume=True, run=RUN, {argument})"
     )
 
@@ -102,4 +111,4 @@ def is_moved(old: Any, new: Any) -> bool:
     """Whether `new` is where `old` has been put so that every process finds it: `__main__:Mine`, and then `mine:Mine`."""
     if not (isinstance(old, str) and isinstance(new, str) and ":" in old and ":" in new):
         return False
-    return not is_importable(old) and is_importable(new) and last_part(old) in (last_part(new), "<lambda>", "partial")
+    return not is_importable(old) and is_importable(new) and last_part(old) in (last_part(new), *NAMELESS)
