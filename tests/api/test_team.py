@@ -29,13 +29,13 @@ def test_it_plays_as_the_command_line_does(run: Path, capsys: pytest.CaptureFixt
         episode = team.play(2)
         assert episode.task == team.tasks()[2]
         assert f"solver:\n{episode.turns[1].text}\n" in printed
-        assert team.play(episode.task) == episode
+        assert team.play(episode.task) == team.play("test/2") == episode
         assert team.play(2, sample=1).turns != episode.turns
     assert marft.play(run, 2) == episode
 
 
 def test_a_prompt_of_ones_own_is_not_graded(run: Path) -> None:
-    episode = marft.play(run, "Start with 30. Add 12.")
+    episode = marft.play(run, prompt="Start with 30. Add 12.")
     assert episode.task.prompt == "Start with 30. Add 12."
     assert math.isnan(episode.reward.team)
     assert episode.reward.correct is None
@@ -100,7 +100,8 @@ def test_a_closed_team_says_so(run: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "expected"),
     [
-        (lambda run: marft.play(run, 99), "task 99: the environment has 5 held-out tasks"),
+        (lambda run: marft.play(run, 99), "--task 99: the environment has 5 held-out tasks"),
+        (lambda run: marft.play(run, "no/such"), "--task no/such: the environment has 5 held-out tasks"),
         (lambda run: marft.load(run, trian={}), "unknown key 'trian'"),
         (lambda run: marft.load(run / "nothing"), "there is no run and no config in"),
         (lambda run: marft.evaluate(run, eval={"tasks": 0}), "eval.tasks is 0"),

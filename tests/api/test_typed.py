@@ -44,7 +44,7 @@ reveal_type(summary["after"]["accuracy"])
 with marft.load("runs/mine", env={"name": Mine}) as team:
     reveal_type(team)
     reveal_type(team.config.train.iterations)
-    reveal_type(team.play("a prompt"))
+    reveal_type(team.play(prompt="a prompt"))
     reveal_type(team.evaluate(tasks=3).figures.tokens_per_task)
 reveal_type(marft.play("duo", 3).turns[0].text)
 reveal_type(marft.evaluate("duo").path)

@@ -96,6 +96,7 @@ def play(
     source: str | Path,
     task: int | str | Task = 0,
     *,
+    prompt: str | None = None,
     env: EnvSettings | None = None,
     workflow: WorkflowSettings | None = None,
     agents: Mapping[str, AgentSettings] | None = None,
@@ -103,7 +104,7 @@ def play(
 ) -> Episode:
     """One episode of a team: `load`, `Team.play`, and closed again. Of several, load the team once and play with it."""
     with load(source, env=env, workflow=workflow, agents=agents, **settings) as team:
-        return team.play(task)
+        return team.play(task, prompt=prompt)
 
 
 def evaluate(

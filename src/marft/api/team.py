@@ -44,24 +44,16 @@ class Team:
         """The environment's tasks: held out (`"test"`), or for training (`"train"`)."""
         return self._open.table.host.tasks(split)
 
-    def play(self, task: int | str | Task = 0, *, sample: int = 0) -> Episode:
-        """One episode: on the held-out task of that number, on a prompt of yours, or on a task of the environment's.
+    def play(self, task: int | str | Task = 0, *, prompt: str | None = None, sample: int = 0) -> Episode:
+        """One episode: on the held-out task of that number or id, on a task of the environment's, or on a `prompt` of yours.
 
         Samples differ in their luck alone. What fails does not raise: `ended` is `"failed"`, and `error` says why. An
         episode on a prompt of yours is not graded: its reward is NaN.
         """
-        from marft.training.start import play_task, task_of_ones_own
+        from marft.training.start import play_task
 
-        parts = self._open
-        if isinstance(task, str):
-            episode = play_task(self.config, parts, task_of_ones_own(parts, task), sample)
-            return replace(episode, reward=Reward(team=math.nan))
-        if isinstance(task, int):
-            held_out = self.tasks()
-            if not 0 <= task < len(held_out):
-                raise MarftError(f"task {task}: the environment has {len(held_out)} held-out tasks, from 0 on")
-            task = held_out[task]
-        return play_task(self.config, parts, task, sample)
+        episode = play_task(self.config, self._open, task=task, sample=sample, prompt=prompt)
+        return episode if prompt is None else replace(episode, reward=Reward(team=math.nan))
 
     def evaluate(self, *, run: str | Path | None = None, **settings: Any) -> EvalResults:
         """Figures on held-out tasks or benchmarks, as `marft eval` works them out.

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -30,14 +30,17 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
 
 
 def run_in_thread(work: Coroutine[Any, Any, T]) -> T:
-    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = Future()
+    begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = Future()
     done: Future[T] = Future()
+    interrupted = threading.Event()
     device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
     async def main() -> T:
         task = asyncio.current_task()
         assert task is not None
-        started.set_result((asyncio.get_running_loop(), task))
+        begun.set_result((asyncio.get_running_loop(), task))
+        if interrupted.is_set():
+            task.cancel()
         return await work
 
     def body() -> None:
@@ -47,18 +50,19 @@ def run_in_thread(work: Coroutine[Any, Any, T]) -> T:
             done.set_result(asyncio.run(main()))
         except BaseException as error:  # whatever it is, it is raised in the thread that waits
             done.set_exception(error)
-        finally:
-            started.cancel()  # nobody waits for a loop that could not be made
 
     # with the caller's context: a notebook knows by it which cell printed something
     thread = threading.Thread(target=contextvars.copy_context().run, args=(body,), name="marft", daemon=True)
-    thread.start()
     try:
+        thread.start()
         return done.result()
     except KeyboardInterrupt:
-        with suppress(CancelledError, RuntimeError):  # it has never begun; its loop is closed already
-            loop, task = started.result()
-            loop.call_soon_threadsafe(task.cancel)
+        interrupted.set()
+        if begun.done():
+            loop, task = begun.result()
+            with suppress(RuntimeError):  # its loop is closed already
+                loop.call_soon_threadsafe(task.cancel)
         raise
     finally:
-        thread.join()
+        if thread.is_alive():
+            thread.join()

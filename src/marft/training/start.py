@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from marft.config import Config, load_config, merge, merge_settings, parse, recipes
 from marft.envs.base import Split
@@ -97,15 +97,15 @@ def go(
 
 def seat(source: str | None, overrides: Sequence[str]) -> tuple[Config, Assembly]:
     """A team ready to play: trained, where `source` is a run's folder, else as it comes."""
-    if source is not None and is_run(source):
+    if is_run(source):
         return seat_run(Path(source), overrides)
     config = load_config(source, overrides)
     return config, seat_new(config)
 
 
-def is_run(source: str) -> bool:
-    """Whether it can only be a run's folder: not a recipe, whose name comes first, and not a file."""
-    return source not in recipes() and Path(source).is_dir()
+def is_run(source: str | None) -> TypeGuard[str]:
+    """Whether it names a folder, and no recipe."""
+    return source is not None and source not in recipes() and Path(source).is_dir()
 
 
 def seat_run(path: Path, overrides: Overrides, at: int | None = None) -> tuple[Config, Assembly]:
@@ -125,25 +125,32 @@ def seat_new(config: Config) -> Assembly:
     return parts
 
 
-def play_task(config: Config, parts: Assembly, task: Task, sample: int = 0) -> Episode:
-    [episode] = run_async(parts.table.episodes([Start(task=task, sample=sample)], f"{config.seed}/play"))
+def play_task(
+    config: Config, parts: Assembly, *, task: int | str | Task = 0, sample: int = 0, prompt: str | None = None
+) -> Episode:
+    """One episode on a held-out task, by its number or its id, on a given one, or on one that consists of `prompt`."""
+    tasks = parts.table.host.tasks("test")
+    own = None if prompt is None else Task(id="yours", prompt=prompt, data=tasks[0].data)
+    start = Start(task=own or find_task(tasks, task), sample=sample)
+    [episode] = run_async(parts.table.episodes([start], f"{config.seed}/play"))
     return episode
 
 
-def task_of_ones_own(parts: Assembly, prompt: str) -> Task:
-    """With the data of a held-out task, which the environment expects; what it makes of it is no grade."""
-    return Task(id="yours", prompt=prompt, data=parts.table.host.tasks("test")[0].data)
+def find_task(tasks: Sequence[Task], which: int | str | Task) -> Task:
+    if isinstance(which, Task):
+        return which
+    if isinstance(which, int) and 0 <= which < len(tasks):
+        return tasks[which]
+    found = next((task for task in tasks if task.id == which), None) if isinstance(which, str) else None
+    if found is None:
+        raise MarftError(f"--task {which}: the environment has {len(tasks)} held-out tasks, and not this one")
+    return found
 
 
 def play_once(source: str | None, overrides: Sequence[str], *, task: int, prompt: str | None, show: bool) -> None:
     """Print one episode, turn by turn."""
-    config, parts = seat(source, overrides)
-    held_out = parts.table.host.tasks("test")
-    if prompt is None and not 0 <= task < len(held_out):
-        raise MarftError(f"--task {task}: the environment has {len(held_out)} held-out tasks")
-    chosen = held_out[task] if prompt is None else task_of_ones_own(parts, prompt)
-    episode = play_task(config, parts, chosen)
-    print(f"task: {chosen.prompt}")
+    episode = play_task(*seat(source, overrides), task=task, prompt=prompt)
+    print(f"task: {episode.task.prompt}")
     for turn in episode.turns:
         if show:
             for message in turn.observation:
