@@ -17,6 +17,8 @@ EVERYTHING = frozenset(
         "types",
         "version",
         "threads",
+        "references",
+        "api",
         "config",
         "game",
         "envs",
@@ -45,9 +47,10 @@ ROOMS: Mapping[str, Room] = {
     "types": Room(),
     "version": Room(),
     "threads": Room(),
-    "config": Room(marft=frozenset({"types"}), libraries=frozenset({"yaml", "omegaconf", "pydantic"})),
-    "game": Room(marft=frozenset({"types", "config"})),
-    "envs": Room(marft=frozenset({"types", "config", "game"}), lazily=True),
+    "references": Room(marft=frozenset({"types"})),
+    "config": Room(marft=frozenset({"types", "references"}), libraries=frozenset({"yaml", "omegaconf", "pydantic"})),
+    "game": Room(marft=frozenset({"types", "references", "config"})),
+    "envs": Room(marft=frozenset({"types", "references", "config", "game"}), lazily=True),
     "models": Room(
         marft=frozenset({"types", "config"}),
         # the table says torch and transformers; the others are parts of these two: file format, hub, chat templates
@@ -71,7 +74,7 @@ ROOMS: Mapping[str, Room] = {
         marft=frozenset({"types", "config", "engines", "models"}), libraries=frozenset({"httpx2"})
     ),
     "engines.openai": Room(marft=frozenset({"types"}), libraries=frozenset({"httpx2"})),
-    "engines.scripted": Room(marft=frozenset({"types"})),
+    "engines.scripted": Room(marft=frozenset({"types", "references"})),
     "algorithms": Room(libraries=frozenset({"torch"})),
     "algorithms.credit": Room(marft=frozenset({"types"}), libraries=frozenset({"torch"})),
     "training": Room(
@@ -80,7 +83,8 @@ ROOMS: Mapping[str, Room] = {
         # exceptions: safetensors is how tensors are saved without pickle; rich draws the progress
         libraries=frozenset({"torch", "safetensors", "rich"}),
     ),
-    "runs": Room(marft=frozenset({"types", "config"}), lazily=True),
+    "runs": Room(marft=frozenset({"types", "references", "config"}), lazily=True),
+    "api": Room(marft=EVERYTHING, lazily=True),
     "cli": Room(marft=EVERYTHING, lazily=True),
     "marft": Room(marft=EVERYTHING, lazily=True),  # marft/__init__.py
 }

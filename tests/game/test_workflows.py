@@ -49,7 +49,7 @@ def test_the_name_of_a_function_finds_it_again() -> None:
 
 def test_what_a_partial_binds_cannot_be_found_by_name() -> None:
     name = check_workflow(partial(debate, rounds=5), "workflow")
-    with pytest.raises(MarftError, match=r"was given as a Python function; use marft\.train"):
+    with pytest.raises(MarftError, match=r"was given from Python and lies in no file"):
         find_workflow(name)
 
 

@@ -18,6 +18,7 @@ from marft.config.explaining import explain
 from marft.config.schema import Config
 from marft.config.section import nearest
 from marft.config.team import WORKFLOWS
+from marft.references import is_moved
 from marft.types import MarftError
 
 SHORTHANDS = {
@@ -138,7 +139,7 @@ def merge(base: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
 
 def merge_settings(base: Mapping[str, Any], on_top: Mapping[str, Any]) -> dict[str, Any]:
     """Nested settings on top of a base. A new algorithm, credit, environment, schedule or workflow drops the old one's
-    own settings."""
+    own settings; one that has only moved into a file keeps them."""
     below, above = spell_out(base), spell_out(on_top)
     for section in ("env", "algorithm", "credit", "schedule"):
         if renamed(below.get(section), above.get(section), SHORTHANDS[section]):
@@ -149,7 +150,10 @@ def merge_settings(base: Mapping[str, Any], on_top: Mapping[str, Any]) -> dict[s
 
 
 def renamed(old: Any, new: Any, key: str) -> bool:
-    return isinstance(old, Mapping) and isinstance(new, Mapping) and new.get(key, old.get(key)) != old.get(key)
+    if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
+        return False
+    before, after = old.get(key), new.get(key, old.get(key))
+    return bool(after != before) and not is_moved(before, after)
 
 
 def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

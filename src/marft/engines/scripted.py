@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 
+from marft import references
 from marft.engines.stopping import cut
 from marft.types import Completion, Finish, MarftError, Message, Request, SpeechError
 
@@ -59,11 +59,7 @@ def spell(text: str, stop: Sequence[str]) -> tuple[int, ...]:
 
 def find_script(name: str) -> Script:
     """The user's own function, `package.module:function`, which sees the messages and gives a text."""
-    module, _, function = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: `:f`, `..module:f`
-        raise MarftError(f"agents' script: cannot import {name!r}: {error}") from None
+    found = references.find(name, "agents' script")
     if not callable(found):
         raise MarftError(f"agents' script: {name!r} is not a function; write `def script(messages): …`")
     speak: Callable[[Sequence[Message]], str | Awaitable[str]] = found

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from marft import references
 from marft.envs.base import Environment, Split
 from marft.types import MarftError, Task
 
@@ -24,15 +24,7 @@ def make_env(name: str, settings: Mapping[str, Any]) -> Environment[Any]:
     target = BUILT_IN.get(name, name)
     if ":" not in target:
         raise MarftError(f"unknown environment {name!r}; use {', '.join(BUILT_IN)} or package.module:Class")
-    module, _, attribute = target.partition(":")
-    try:
-        kind = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: `:Class`, `..module:Class`
-        raise MarftError(f"env.name: cannot import {target!r}: {error}") from None
-    if module == "__main__" and not getattr(kind, "light", True):
-        raise MarftError(
-            f"env.name: {target!r} runs in other processes, which cannot see __main__; put the class into a file of its own"
-        )
+    kind = references.find(target, "env.name")
     if not isinstance(kind, type) or not issubclass(kind, Environment):
         raise MarftError(f"env.name: {target!r} is not a marft.Environment")
     parameters = inspect.signature(kind).parameters

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marft.config import Config
+from marft.references import is_moved
 
 ABSENT = object()
 SHOWN = 60  # characters of a value; prompts can be pages long
@@ -20,11 +21,15 @@ class Difference:
     key: str
     old: str
     new: str
+    moved: bool = False  # the same class or function, now in a file where every process finds it
 
 
-def first_difference(old: Config, new: Config, *, free: Collection[str] = ()) -> Difference | None:
-    """The first differing key, leaving out those that are, or lie under, a key in `free`."""
+def first_difference(old: Config, new: Config, *, free: Collection[str] = (), moved: bool = False) -> Difference | None:
+    """The first differing key, leaving out those that are, or lie under, a key in `free`; with `moved` also names of what
+    has only moved into a file."""
     for difference in differences(old.model_dump(mode="json"), new.model_dump(mode="json")):
+        if moved and difference.moved:
+            continue
         if not any(f"{difference.key}.".startswith(f"{key}.") for key in free):
             return difference
     return None
@@ -39,7 +44,8 @@ def differences(old: Any, new: Any, key: str = "") -> Iterator[Difference]:
         for part in sorted(old | new, key=lambda part: part != "name"):
             yield from differences(old.get(part, ABSENT), new.get(part, ABSENT), f"{key}.{part}" if key else part)
     elif old != new:
-        yield Difference(key=key, old=show(old), new=show(new))
+        named = key in ("env.name", "team.workflow") or key.endswith(".script")
+        yield Difference(key=key, old=show(old), new=show(new), moved=named and is_moved(old, new))
 
 
 def show(value: Any) -> str:

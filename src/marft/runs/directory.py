@@ -96,7 +96,7 @@ class RunDirectory:
     def check_same(self, config: Config) -> None:
         """A resumed run goes on with `config`, which may differ from the old one only in what is `FREE`."""
         old = self.config()
-        if difference := first_difference(old, config, free=FREE):
+        if difference := first_difference(old, config, free=FREE, moved=True):
             raise MarftError(
                 f"cannot resume {self.path} with another {difference.key}: it is {difference.old} there and "
                 f"{difference.new} here; drop the override or choose another --run"

@@ -18,7 +18,7 @@ from marft.envs.tools import make_tool
 from marft.game.lockstep import Lockstep
 from marft.game.play import Agent, Speaks, seed_of
 from marft.game.tools import Tool, Tools
-from marft.game.workflows import Workflow, find_workflow
+from marft.game.workflows import find_workflow
 from marft.models.loading import load
 from marft.models.lora import AdapterSpec
 from marft.models.peft_format import CONFIG, read_scaling
@@ -86,9 +86,7 @@ class Assembly:
             base.engine.version = version
 
 
-def assemble(
-    config: Config, workflow: Workflow | None = None, saved: Path | None = None, reads: Sequence[Split] = ()
-) -> Assembly:
+def assemble(config: Config, saved: Path | None = None, reads: Sequence[Split] = ()) -> Assembly:
     """`saved` is a checkpoint of the same run, where there is one: agents that brought adapters along have theirs there.
     Tasks of the splits in `reads` are read before any model is, which may be large and far away."""
     if config.engine.name == "vllm":
@@ -99,7 +97,7 @@ def assemble(
     host = open_host(config.env, lockstep)
     for split in reads:
         host.tasks(split)
-    chosen = workflow or find_workflow(config.team.workflow, config.team.settings)
+    workflow = find_workflow(config.team.workflow, config.team.settings)
     bases = {name: make_base(config, name, saved, lockstep) for name in base_names(config)}
     engines = {name: base.engine for name, base in bases.items()}
     agents = {name: seat_agent(config, name, engines, lockstep) for name in config.team.agents}
@@ -115,7 +113,7 @@ def assemble(
         for name, adapter in config.team.trained.items()
     ]
     learner = Learner(members, make_algorithm(config.algorithm), learner_settings(config, members))
-    table = Table(team=agents, host=host, workflow=chosen)
+    table = Table(team=agents, host=host, workflow=workflow)
     return Assembly(bases=bases, learner=learner, table=table, lockstep=lockstep)
 
 

@@ -3,7 +3,6 @@ printed. No weights are loaded and nothing is written."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from marft.models.reader import Encode, Reader, read_model
 from marft.training.compose import adapter_of, adapter_spec, base_names, model_of, open_host, seat_agent
 from marft.training.evaluation.benchmarks import tasks_there
 from marft.training.evaluation.settings import benchmarks_of
+from marft.training.event_loop import run_async
 from marft.training.table import Start, Table
 from marft.types import Completion, Episode, MarftError, Request, Turn
 
@@ -52,7 +52,7 @@ def dry_run(config: Config) -> None:
         readers = {name: read_model(name) for name in base_names(config)}
         team = {name: stand_in(config, name, readers, lockstep) for name in config.team.agents}
         table = Table(team=team, host=host, workflow=workflow)
-        [episode] = asyncio.run(table.episodes([Start(task=train[0], sample=0)], f"{config.seed}/dry"))
+        [episode] = run_async(table.episodes([Start(task=train[0], sample=0)], f"{config.seed}/dry"))
         others = (
             f"benchmark  {name}: {len(tasks_there(name, env)):,} tasks" for name, env in benchmarks_of(config).items()
         )

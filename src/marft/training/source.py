@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from marft.config import Config
+from marft.training.event_loop import run_async
 from marft.training.playouts import with_differences, with_forks
 from marft.training.saving import Position
 from marft.training.table import Start, Table
@@ -32,7 +32,7 @@ class Source:
             starts += [Start(task=task, sample=drawn[task.id] + i) for i in range(self.config.train.samples)]
             drawn[task.id] += self.config.train.samples
         seed = f"{self.config.seed}/train/{position.iteration}" + (f"/{number}" if number else "")
-        episodes = without_late_groups(asyncio.run(self.play(starts, seed)))
+        episodes = without_late_groups(run_async(self.play(starts, seed)))
         self.check(episodes, position.iteration + 1)
         return episodes
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
-from marft.config import Config, load_config, merge, parse, recipes
+from marft.config import Config, load_config, merge, merge_settings, parse, recipes
 from marft.envs.base import Split
-from marft.game.workflows import Workflow
 from marft.models.peft_format import load_adapter
 from marft.runs.checkpoints import Checkpoints, warn
 from marft.runs.directory import RunDirectory
@@ -21,38 +19,38 @@ from marft.runs.disk import require_space
 from marft.runs.export import checkpoint_folder
 from marft.runs.tracking import trackers
 from marft.training.compose import Assembly, adapter_of, assemble, model_of
+from marft.training.event_loop import run_async
 from marft.training.leaks import describe_leaks, find_leaks
 from marft.training.progress import watcher
 from marft.training.saving import initial_adapters, load_adapters
 from marft.training.table import Start
 from marft.training.trainer import Trainer
-from marft.types import MarftError, Task
+from marft.types import Episode, MarftError, Task
 from marft.version import __version__
 
+Overrides = Sequence[str] | Mapping[str, Any]  # `key=value` words, or nested settings
 SLACK = 64 << 20  # bytes kept free beside the checkpoints
 
 
-def start_run(config: Config, path: Path, workflow: Workflow | None = None) -> dict[str, Any]:
+def start_run(config: Config, path: Path) -> dict[str, Any]:
     """Train from the beginning; the summary."""
     run = RunDirectory(path)
     if run.exists():  # before the model is loaded, or even fetched
         raise MarftError(run.taken(config))
     if not config.team.trained:
         raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
-    parts = assemble(config, workflow, reads=splits(config))
+    parts = assemble(config, reads=splits(config))
     begin_from(config, parts)
     run = RunDirectory.create(path, config, manifest(config, parts), needed=room(config, parts))
     return go(config, parts, run)
 
 
-def resume_run(
-    path: Path, overrides: Sequence[str], at: int | None = None, workflow: Workflow | None = None
-) -> dict[str, Any]:
+def resume_run(path: Path, overrides: Overrides, at: int | None = None) -> dict[str, Any]:
     """Go on from the newest whole checkpoint, or from `at`."""
     run = RunDirectory.open(path)
     config = config_of(run, overrides)
     run.check_same(config)
-    parts = assemble(config, workflow, saved_adapters(run, config), reads=splits(config))
+    parts = assemble(config, saved_adapters(run, config), reads=splits(config))
     check_base(run, parts)
     require_space(path, room(config, parts))
     return go(config, parts, run, resume=True, at=at)
@@ -99,28 +97,60 @@ def go(
 
 def seat(source: str | None, overrides: Sequence[str]) -> tuple[Config, Assembly]:
     """A team ready to play: trained, where `source` is a run's folder, else as it comes."""
-    if source is not None and source not in recipes() and Path(source).is_dir():
-        run = RunDirectory.open(Path(source))
-        config, saved = config_of(run, overrides), checkpoint_folder(run, None)
-        parts = assemble(config, saved=saved, reads=own_tasks(config))
-        check_base(run, parts)
-        load_adapters(saved, parts.teams)
-        return config, parts
+    if is_run(source):
+        return seat_run(Path(source), overrides)
     config = load_config(source, overrides)
+    return config, seat_new(config)
+
+
+def is_run(source: str | None) -> TypeGuard[str]:
+    """Whether it names a folder, and no recipe."""
+    return source is not None and source not in recipes() and Path(source).is_dir()
+
+
+def seat_run(path: Path, overrides: Overrides, at: int | None = None) -> tuple[Config, Assembly]:
+    """The team of a run, with the adapters of its newest checkpoint or of `at`."""
+    run = RunDirectory.open(path)
+    config, saved = config_of(run, overrides), checkpoint_folder(run, at)
+    parts = assemble(config, saved=saved, reads=own_tasks(config))
+    check_base(run, parts)
+    load_adapters(saved, parts.teams)
+    return config, parts
+
+
+def seat_new(config: Config) -> Assembly:
+    """A team before training."""
     parts = assemble(config, reads=own_tasks(config))
     begin_from(config, parts)
-    return config, parts
+    return parts
+
+
+def play_task(
+    config: Config, parts: Assembly, *, task: int | str | Task = 0, sample: int = 0, prompt: str | None = None
+) -> Episode:
+    """One episode on a held-out task, by its number or its id, on a given one, or on one that consists of `prompt`."""
+    tasks = parts.table.host.tasks("test")
+    own = None if prompt is None else Task(id="yours", prompt=prompt, data=tasks[0].data)
+    start = Start(task=own or find_task(tasks, task), sample=sample)
+    [episode] = run_async(parts.table.episodes([start], f"{config.seed}/play"))
+    return episode
+
+
+def find_task(tasks: Sequence[Task], which: int | str | Task) -> Task:
+    if isinstance(which, Task):
+        return which
+    if isinstance(which, int) and 0 <= which < len(tasks):
+        return tasks[which]
+    found = next((task for task in tasks if task.id == which), None) if isinstance(which, str) else None
+    if found is None:
+        raise MarftError(f"--task {which}: the environment has {len(tasks)} held-out tasks, and not this one")
+    return found
 
 
 def play_once(source: str | None, overrides: Sequence[str], *, task: int, prompt: str | None, show: bool) -> None:
     """Print one episode, turn by turn."""
-    config, parts = seat(source, overrides)
-    held_out = parts.table.host.tasks("test")
-    if prompt is None and not 0 <= task < len(held_out):
-        raise MarftError(f"--task {task}: the environment has {len(held_out)} held-out tasks")
-    chosen = held_out[task] if prompt is None else Task(id="yours", prompt=prompt, data=held_out[0].data)
-    [episode] = asyncio.run(parts.table.episodes([Start(task=chosen, sample=0)], f"{config.seed}/play"))
-    print(f"task: {chosen.prompt}")
+    episode = play_task(*seat(source, overrides), task=task, prompt=prompt)
+    print(f"task: {episode.task.prompt}")
     for turn in episode.turns:
         if show:
             for message in turn.observation:
@@ -145,8 +175,9 @@ def begin_from(config: Config, parts: Assembly) -> None:
         initial_adapters(config.init_from, parts.teams, newest, leave_out=[name for name in brought if name])
 
 
-def config_of(run: RunDirectory, overrides: Sequence[str]) -> Config:
-    return parse(merge(run.config().model_dump(mode="json"), overrides))
+def config_of(run: RunDirectory, overrides: Overrides) -> Config:
+    own = run.config().model_dump(mode="json")
+    return parse(merge_settings(own, overrides) if isinstance(overrides, Mapping) else merge(own, overrides))
 
 
 def check_base(run: RunDirectory, parts: Assembly) -> None:

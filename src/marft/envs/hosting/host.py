@@ -48,7 +48,8 @@ class Host(ABC):
 
 
 class InProcess(Host):
-    """Asks at once. Nobody can cut it off, so it is for environments that take microseconds."""
+    """Asks at once. Nobody can cut it off, so it is for environments that take microseconds, and for classes that only
+    this process knows."""
 
     async def ask(self, method: str, *arguments: Any, last: bool = False) -> Any:
         try:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from marft import references
 from marft.game.workflows.dag import dag
 from marft.game.workflows.debate import debate
 from marft.game.workflows.orchestrated import orchestrated
@@ -39,15 +39,7 @@ def find_workflow(name: str, settings: Mapping[str, int] = MappingProxyType({}))
         return partial(BUILT_IN[name], **settings)
     if settings:
         raise MarftError(f"team.workflow: {name!r} takes no settings, not {', '.join(settings)}")
-    module, _, function = name.partition(":")
-    if module == "__main__" or "<locals>" in function:
-        raise MarftError(
-            f"team.workflow: {name!r} was given as a Python function; use marft.train(workflow=…, resume=True)"
-        )
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: `:f`, `..module:f`
-        raise MarftError(f"team.workflow: cannot import {name!r}: {error}") from None
+    found = references.find(name, "team.workflow")
     check_workflow(found, f"team.workflow: {name!r}")
     workflow: Workflow = found
     return workflow
@@ -57,6 +49,4 @@ def check_workflow(workflow: object, what: str) -> str:
     """The name under which a config can find `workflow` again; it must be an async function."""
     if not inspect.iscoroutinefunction(workflow):
         raise MarftError(f"{what} is not an async function; write `async def workflow(game): …`")
-    if isinstance(workflow, partial):  # what it binds is not in its name: like a function's locals, not to be found
-        return f"{workflow.func.__module__}:{workflow.func.__qualname__}.<locals>.partial"
-    return f"{workflow.__module__}:{workflow.__qualname__}"
+    return references.name_of(workflow)

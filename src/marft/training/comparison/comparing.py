@@ -32,7 +32,7 @@ from marft.types import MarftError
 WIDE = 110  # columns of a terminal
 
 
-def compare(question: Question, path: Path) -> None:
+def compare(question: Question, path: Path) -> Report:
     """Every cell that is still missing, then the table, the plot and the verdict."""
     comparison = Comparison.begin(path, question)
     console = Console()
@@ -50,6 +50,7 @@ def compare(question: Question, path: Path) -> None:
     report = make_report(question, comparison.cells)
     publish(comparison, report)
     show(console, report, path)
+    return report
 
 
 def means(comparison: Comparison, name: str, seed: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -12,6 +11,7 @@ from marft.game.lockstep import Lockstep
 from marft.training.evaluation.benchmarks import first, opened
 from marft.training.evaluation.formulas import wilson
 from marft.training.evaluation.settings import EvalSettings, with_settings
+from marft.training.event_loop import run_async
 from marft.training.table import Start, Table
 from marft.types import Episode
 
@@ -32,7 +32,7 @@ def evaluate(table: Table, settings: EvalSettings, seed: int, lockstep: Lockstep
 def play_once_each(table: Table, settings: EvalSettings, seed: int) -> dict[str, Any]:
     team = {name: with_settings(agent, settings) for name, agent in table.team.items()}
     starts = [Start(task=task, sample=0) for task in first(table.host.tasks("test"), settings.tasks)]
-    return summarise(asyncio.run(replace(table, team=team).episodes(starts, f"{seed}/eval")))
+    return summarise(run_async(replace(table, team=team).episodes(starts, f"{seed}/eval")))
 
 
 def summarise(episodes: Sequence[Episode]) -> dict[str, Any]:

@@ -27,8 +27,8 @@ from marft.training.table import Table
 from marft.types import MarftError
 
 
-def measure(config: Config, parts: Assembly, path: Path) -> None:
-    """Plays what is still to be played, then writes the figures into the evaluation's folder and shows them."""
+def measure(config: Config, parts: Assembly, path: Path) -> list[Result]:
+    """Plays what is still to be played, then writes the figures into the evaluation's folder, shows and returns them."""
     check(config)
     benchmarks = read_benchmarks(config, parts)
     evaluation = Evaluation.begin(path, question_of(config, parts, benchmarks))
@@ -41,6 +41,7 @@ def measure(config: Config, parts: Assembly, path: Path) -> None:
     evaluation.write(RESULTS, pretty(as_json(results)))
     show(console, results)
     say(console, f"see {path / TABLE} and {RESULTS}")
+    return results
 
 
 def check(config: Config) -> None:

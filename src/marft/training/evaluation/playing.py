@@ -14,6 +14,7 @@ from marft.game.endings import HostileError
 from marft.game.play import Agent
 from marft.game.world import Guarded
 from marft.runs.evaluations import Played, Slot
+from marft.training.event_loop import run_async
 from marft.training.table import Start, Table
 from marft.types import Episode, Task
 
@@ -30,7 +31,7 @@ def play_chunk(table: Table, slots: Sequence[Slot], tasks: Mapping[str, Task], s
     """Luck follows from seed, task and sample alone, so that all who are compared on a task have the same."""
     started = time.perf_counter()
     starts = [Start(task=tasks[slot.task], sample=slot.sample) for slot in slots]
-    episodes, found = asyncio.run(play_and_ask(table, starts, f"{seed}/eval"))
+    episodes, found = run_async(play_and_ask(table, starts, f"{seed}/eval"))
     share = (time.perf_counter() - started) / len(slots)
     return [row_of(s, e, a, share) for s, e, a in zip(slots, episodes, found, strict=True)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from marft.config import Config
 from marft.game.play import Agent
 from marft.training.compose import Assembly
 from marft.training.dry_run import StandIn
+from marft.training.event_loop import run_async
 from marft.training.source import Source
 from marft.training.table import Start, Table
 from marft.types import Episode, MarftError, Turn
@@ -73,7 +73,7 @@ class Rollouts:
 
     def play(self, playing: Coroutine[Any, Any, list[Episode]]) -> Played:
         before, started = self.parts.tokens, time.perf_counter()
-        episodes = asyncio.run(playing)
+        episodes = run_async(playing)
         seconds = time.perf_counter() - started
         return Played(episodes=tuple(episodes), tokens=self.parts.tokens - before, seconds=seconds)
 

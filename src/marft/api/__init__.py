@@ -1,0 +1,154 @@
+"""marft from Python: train, load, play, evaluate and compare, with classes and functions where a file has names.
+
+Importing it loads neither torch nor the config's libraries; a call does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from marft.api.results import CompareResults, EvalResults, Summary
+from marft.api.settings import AgentSettings, EnvSettings, WorkflowSettings, asked_for
+from marft.api.team import Team
+from marft.references import given
+from marft.threads import rest_soon
+from marft.types import Episode, MarftError, Task
+
+__all__ = ["CompareResults", "EvalResults", "Summary", "Team", "compare", "evaluate", "load", "play", "train"]
+
+
+def train(
+    source: str | Path | None = None,
+    *,
+    run: str | Path | None = None,
+    resume: bool = False,
+    at: int | None = None,
+    env: EnvSettings | None = None,
+    workflow: WorkflowSettings | None = None,
+    agents: Mapping[str, AgentSettings] | None = None,
+    **settings: Any,
+) -> Summary:
+    """Train a team; the run's summary, as `summary.json` has it.
+
+    `source` is a recipe (by default `duo`) or a YAML file; `settings` are config sections laid over it (`model="nano"`,
+    `algorithm="grpo"`, `train={"iterations": 5}`). `env` is a name, a subclass of `marft.Environment`, or a mapping with
+    one of the two under `"name"` and the environment's settings beside it; `workflow` a name or an async function;
+    `agents` replaces the team: each agent's prompt, or a mapping of its settings, in which `"script"` may be a function.
+    `run` is the run's folder, by default the first free of `runs/SOURCE-1`, `runs/SOURCE-2`, …
+
+    `resume=True` goes on with the run in `run` (from its newest checkpoint, or from that of iteration `at`), with its own
+    config: there `env`, `workflow` and `agents` give what only Python code knows, and must be what the run was made with.
+    """
+    rest_soon()
+    asked = asked_for(settings, env=env, workflow=workflow, agents=agents)
+    if at is not None and not resume:
+        raise MarftError("at goes with resume=True: it names the checkpoint to go back to")
+    if resume and (run is None or source is not None):
+        raise MarftError("resume=True takes run=DIR, and not a recipe or a file: it goes on with that run's config")
+    with given(asked.things):
+        if resume:
+            from marft.training.start import resume_run
+
+            return as_summary(resume_run(Path(str(run)), asked.settings, at))
+        config = asked.config(source)  # before the heavy imports: a typo is answered at once
+        from marft.training.start import next_path, start_run
+
+        return as_summary(start_run(config, Path(run) if run else next_path(str(source or "duo"))))
+
+
+def as_summary(found: dict[str, Any]) -> Summary:
+    summary: Summary = found  # type: ignore[assignment]  # a file's content, which has these keys
+    return summary
+
+
+def load(
+    source: str | Path,
+    *,
+    at: int | None = None,
+    env: EnvSettings | None = None,
+    workflow: WorkflowSettings | None = None,
+    agents: Mapping[str, AgentSettings] | None = None,
+    **settings: Any,
+) -> Team:
+    """A team that is ready to play: trained, where `source` is a run's folder, else as a recipe or a YAML file has it.
+
+    The other arguments are those of `train`, laid over the run's config or the recipe. `at` is the iteration of the run's
+    checkpoint to take, by default the newest. Close the team when it is no longer needed, or use `with`.
+    """
+    rest_soon()
+    asked = asked_for(settings, env=env, workflow=workflow, agents=agents)
+    with given(asked.things):
+        from marft.training.start import is_run, seat_new, seat_run
+
+        if is_run(str(source)):
+            config, parts = seat_run(Path(source), asked.settings, at)
+        elif at is not None:
+            raise MarftError(f"at: {source} is no run and has no checkpoints; drop it")
+        else:
+            config = asked.config(source)
+            parts = seat_new(config)
+    return Team(config, parts, asked.things, str(source))
+
+
+def play(
+    source: str | Path,
+    task: int | str | Task = 0,
+    *,
+    prompt: str | None = None,
+    env: EnvSettings | None = None,
+    workflow: WorkflowSettings | None = None,
+    agents: Mapping[str, AgentSettings] | None = None,
+    **settings: Any,
+) -> Episode:
+    """One episode of a team: `load`, `Team.play`, and closed again. Of several, load the team once and play with it."""
+    with load(source, env=env, workflow=workflow, agents=agents, **settings) as team:
+        return team.play(task, prompt=prompt)
+
+
+def evaluate(
+    source: str | Path,
+    *,
+    run: str | Path | None = None,
+    env: EnvSettings | None = None,
+    workflow: WorkflowSettings | None = None,
+    agents: Mapping[str, AgentSettings] | None = None,
+    **settings: Any,
+) -> EvalResults:
+    """A team's figures on held-out tasks or benchmarks: `load`, `Team.evaluate`, and closed again.
+
+    `run` is the evaluation's folder, by default the first free of `runs/eval-SOURCE-1`, …; one that exists goes on.
+    """
+    with load(source, env=env, workflow=workflow, agents=agents, **settings) as team:
+        return team.evaluate(run=run)
+
+
+def compare(
+    source: str | Path | None = None,
+    *,
+    run: str | Path | None = None,
+    seeds: int = 3,
+    single: str | None = None,
+    frozen: Sequence[str] = (),
+    env: EnvSettings | None = None,
+    workflow: WorkflowSettings | None = None,
+    agents: Mapping[str, AgentSettings] | None = None,
+    **settings: Any,
+) -> CompareResults:
+    """Is the team worth it? The team, one agent alone and others, trained under one budget of tokens.
+
+    `seeds` is how many, `single` what the agent alone is told, `frozen` which agents are kept untrained, a cell each; the
+    other arguments are those of `train`. `run` is the comparison's folder; one that exists goes on.
+    """
+    rest_soon()
+    asked = asked_for(settings, env=env, workflow=workflow, agents=agents)
+    with given(asked.things):
+        from marft.training.comparison.cells import ask
+
+        question = ask(asked.config(source), seeds=seeds, single=single, frozen=frozen)
+        from marft.training.comparison.comparing import compare
+        from marft.training.start import next_path
+
+        path = Path(run) if run else next_path(f"compare-{Path(source or 'duo').name}")
+        return CompareResults(path=path, report=compare(question, path))

@@ -1,0 +1,133 @@
+"""What is said in Python as a file would say it: classes and functions become names, and are kept by them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from marft.envs.base import Environment
+from marft.references import name_of, numbered
+from marft.types import MarftError
+
+if TYPE_CHECKING:
+    from marft.config import Config
+    from marft.game.play import Game
+
+EnvSettings: TypeAlias = str | type[Environment[Any]] | Mapping[str, Any]
+WorkflowSettings: TypeAlias = "str | Callable[[Game], Awaitable[None]]"
+AgentSettings: TypeAlias = str | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Settings as a file has them, and by their names the things that only Python code has."""
+
+    settings: Mapping[str, Any]  # `agents` among the team's
+    agents: bool  # whether they stand for a whole team
+    things: Mapping[str, Any]
+
+    def config(self, source: str | Path | None) -> Config:
+        """Of a recipe or a file, with these settings on top; given agents are the whole team, nobody is left of the old."""
+        from marft.config import merge_settings, parse, read_source
+
+        below = read_source(str(source or "duo"))
+        if self.agents:
+            below = {**below, "team": {key: v for key, v in below.get("team", {}).items() if key != "agents"}}
+        return parse(merge_settings(below, self.settings))
+
+
+def asked_for(
+    settings: Mapping[str, Any], *, env: EnvSettings | None, workflow: Any, agents: Mapping[str, AgentSettings] | None
+) -> Asked:
+    """`settings` are sections of the config; the others stand for parts of them."""
+    things: dict[str, Any] = {}
+    sections = dict(settings)
+    if env is not None:
+        sections["env"] = env_settings(env, "env", things)
+    team = dict(sections.get("team", {}))
+    if workflow is not None:
+        team["workflow"] = workflow
+    if agents is not None:
+        team["agents"] = agents
+    if team:
+        sections["team"] = team_settings(team, things)
+    benchmarks = sections["eval"].get("benchmarks") if isinstance(sections.get("eval"), Mapping) else None
+    if isinstance(benchmarks, Mapping):
+        named = {name: env_settings(each, f"eval.benchmarks.{name}", things) for name, each in benchmarks.items()}
+        sections["eval"] = {**sections["eval"], "benchmarks": named}
+    return Asked(settings=sections, agents=agents is not None, things=things)
+
+
+def env_settings(env: Any, key: str, things: dict[str, Any]) -> Any:
+    """A class becomes its name; its settings are written to files, so they are plain."""
+    if isinstance(env, Mapping):
+        for name, value in env.items():
+            if name != "name":
+                check_plain(value, f"{key}.{name}")
+        return {**env, "name": env_name(env["name"], f"{key}.name", things)} if "name" in env else dict(env)
+    name = env_name(env, key, things)
+    return {"name": name}
+
+
+def env_name(env: Any, key: str, things: dict[str, Any]) -> Any:
+    if isinstance(env, Environment):
+        kind = type(env).__name__
+        raise MarftError(
+            f"{key}: give the class, {kind}, and its settings as {{'name': {kind}, …}}, not an object made of it: every "
+            "worker process makes its own"
+        )
+    if isinstance(env, type) and issubclass(env, Environment):
+        return keep(env, things)
+    if not isinstance(env, str):
+        raise MarftError(f"{key}: give a name or a subclass of marft.Environment, not {type(env).__name__}")
+    return env
+
+
+def team_settings(team: Mapping[str, Any], things: dict[str, Any]) -> dict[str, Any]:
+    said = dict(team)
+    if "workflow" in said and not isinstance(said["workflow"], str):
+        from marft.game.workflows import check_workflow
+
+        check_workflow(said["workflow"], "workflow")
+        said["workflow"] = keep(said["workflow"], things)
+    if isinstance(said.get("agents"), Mapping):
+        said["agents"] = {name: agent_settings(agent, name, things) for name, agent in said["agents"].items()}
+    return said
+
+
+def agent_settings(agent: Any, name: str, things: dict[str, Any]) -> Any:
+    script = agent.get("script") if isinstance(agent, Mapping) else None
+    if script is None or isinstance(script, str):
+        return agent
+    if not callable(script):
+        raise MarftError(f"team.agents.{name}.script: give a function of the messages it sees, or its name")
+    return {**agent, "script": keep(script, things)}
+
+
+def keep(thing: Any, things: dict[str, Any]) -> str:
+    """Its name, by which it is kept. What one function made several of, or lambdas, are numbered in their order."""
+    own = name = name_of(thing)
+    number = 1
+    while things.setdefault(name, thing) != thing:
+        number += 1
+        name = numbered(own, number)
+    return name
+
+
+def check_plain(value: Any, key: str) -> None:
+    match value:
+        case None | bool() | int() | float() | str():
+            return
+        case Mapping():
+            for name, each in value.items():
+                check_plain(each, f"{key}.{name}")
+        case list() | tuple():
+            for each in value:
+                check_plain(each, key)
+        case _:
+            raise MarftError(
+                f"{key}: settings are saved with the run, so give plain values (numbers, texts, lists, mappings), not "
+                f"{type(value).__name__}"
+            )

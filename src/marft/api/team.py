@@ -1,0 +1,90 @@
+"""A team in memory: watch it play, evaluate it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from marft.api.results import EvalResults
+from marft.envs.base import Split
+from marft.references import given
+from marft.types import Episode, MarftError, Reward, Task
+
+if TYPE_CHECKING:
+    from marft.config import Config
+    from marft.training.compose import Assembly
+
+
+class Team:
+    """Agents with their weights, ready to play. `marft.load` makes one; `with` or `close` ends its environment's processes.
+
+    `config` is what it was made from.
+    """
+
+    def __init__(self, config: Config, parts: Assembly, things: Mapping[str, Any], source: str) -> None:
+        self.config = config
+        self._parts: Assembly | None = parts
+        self._things, self._source = things, source
+
+    def __repr__(self) -> str:
+        state = "" if self._parts is not None else ", closed"
+        return f"<marft.Team {', '.join(self.config.team.agents)} from {self._source}{state}>"
+
+    @property
+    def _open(self) -> Assembly:
+        if self._parts is None:
+            raise MarftError(f"this team is closed; marft.load({self._source!r}) makes another")
+        return self._parts
+
+    def tasks(self, split: Split = "test") -> Sequence[Task]:
+        """The environment's tasks: held out (`"test"`), or for training (`"train"`)."""
+        return self._open.table.host.tasks(split)
+
+    def play(self, task: int | str | Task = 0, *, prompt: str | None = None, sample: int = 0) -> Episode:
+        """One episode: on the held-out task of that number or id, on a task of the environment's, or on a `prompt` of yours.
+
+        Samples differ in their luck alone. What fails does not raise: `ended` is `"failed"`, and `error` says why. An
+        episode on a prompt of yours is not graded: its reward is NaN.
+        """
+        from marft.training.start import play_task
+
+        episode = play_task(self.config, self._open, task=task, sample=sample, prompt=prompt)
+        return episode if prompt is None else replace(episode, reward=Reward(team=math.nan))
+
+    def evaluate(self, *, run: str | Path | None = None, **settings: Any) -> EvalResults:
+        """Figures on held-out tasks or benchmarks, as `marft eval` works them out.
+
+        `settings` are keys of the config's section `eval` (`tasks=128`, `samples=4`, `ablate=True`, …), laid over the
+        team's. `run` is the evaluation's folder, by default the first free of `runs/eval-SOURCE-1`, …; one that exists
+        goes on.
+        """
+        from marft.api.settings import asked_for
+        from marft.config import merge_settings, parse
+        from marft.training.evaluation.measuring import measure
+        from marft.training.start import next_path
+
+        parts = self._open
+        asked = asked_for({"eval": settings}, env=None, workflow=None, agents=None)
+        config = parse(merge_settings(self.config.model_dump(mode="json"), asked.settings))
+        path = Path(run) if run else next_path(f"eval-{Path(self._source).name}")
+        with given({**self._things, **asked.things}):
+            results = measure(config, parts, path)
+        return EvalResults(path=path, benchmarks={result.name: result for result in results})
+
+    def close(self) -> None:
+        """Ends the environment's processes and lets go of the weights; once more is no harm."""
+        if self._parts is not None:
+            self._parts.table.host.close()
+            self._parts = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

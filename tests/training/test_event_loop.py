@@ -1,0 +1,162 @@
+"""Asynchronous work from synchronous code: alone, inside a running loop, and interrupted there."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextvars
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from quick import models_in_memory, settings_of
+
+import marft
+from marft.training.event_loop import run_async
+
+SOURCE = Path(marft.__file__).parent
+NUMBER = contextvars.ContextVar("NUMBER", default=0)
+
+
+async def where() -> tuple[str, int]:
+    await asyncio.sleep(0)
+    return threading.current_thread().name, NUMBER.get()
+
+
+async def failing() -> None:
+    raise KeyError("inside")
+
+
+async def within(call: Any) -> Any:
+    """Calls synchronous code where a loop is running, as a notebook does."""
+    return call()
+
+
+def test_without_a_running_loop_nothing_leaves_the_thread() -> None:
+    NUMBER.set(1)
+    assert run_async(where()) == (threading.current_thread().name, 1)
+
+
+def test_a_running_loop_gets_a_thread_with_the_callers_context() -> None:
+    NUMBER.set(7)
+    assert asyncio.run(within(lambda: run_async(where()))) == ("marft", 7)
+    assert "marft" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_what_is_raised_there_is_raised_here() -> None:
+    with pytest.raises(KeyError, match="inside"):
+        asyncio.run(within(lambda: run_async(failing())))
+
+
+def test_one_inside_another() -> None:
+    async def outer() -> tuple[str, int]:
+        return run_async(where())
+
+    assert asyncio.run(within(lambda: run_async(outer())))[0] == "marft"
+
+
+def interrupt_when(begun: threading.Event) -> None:
+    """Ctrl-C, as soon as `begun` is set."""
+
+    def press() -> None:
+        begun.wait(30)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    threading.Thread(target=press, daemon=True).start()
+
+
+@pytest.fixture
+def default_interrupts() -> Any:
+    """As in a notebook: the running loop is not `asyncio.run`'s, which would take the interrupt for itself."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def in_a_notebooks_loop(call: Any) -> Any:
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(within(call))
+    finally:
+        loop.close()
+
+
+def test_an_interrupt_cancels_waits_and_is_raised(default_interrupts: None) -> None:
+    begun, ended = threading.Event(), []
+
+    async def long() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.2)  # what it has to put in order
+            ended.append("cancelled")
+            raise
+
+    interrupt_when(begun)
+    with pytest.raises(KeyboardInterrupt):
+        in_a_notebooks_loop(lambda: run_async(long()))
+    assert ended == ["cancelled"]
+
+
+def test_training_inside_a_running_loop_is_the_same(tmp_path: Path) -> None:
+    def train(name: str) -> dict[str, Any]:
+        with models_in_memory():
+            summary = marft.train(write(tmp_path), run=tmp_path / name)
+        return {key: value for key, value in summary.items() if key != "seconds"}
+
+    alone = train("alone")
+    assert asyncio.run(within(lambda: train("inside"))) == alone
+    adapters = "checkpoints/000004/agents/ann/adapter_model.safetensors"
+    assert (tmp_path / "inside" / adapters).read_bytes() == (tmp_path / "alone" / adapters).read_bytes()
+
+
+def test_an_interrupt_of_training_cancels_its_episodes(tmp_path: Path, default_interrupts: None) -> None:
+    begun, ended = threading.Event(), []
+
+    async def hanging(game: marft.Game) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(game.task.id)
+
+    interrupt_when(begun)
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), models_in_memory():
+        in_a_notebooks_loop(lambda: marft.train(write(tmp_path), workflow=hanging, run=tmp_path / "run"))
+    assert len(ended) == 4
+    assert time.monotonic() - started < 30
+    with models_in_memory():
+        marft.train(resume=True, run=tmp_path / "run", workflow=finished_hanging(), train={"iterations": 1})
+
+
+def finished_hanging() -> Any:
+    """Another function of the name that the run knows."""
+
+    async def hanging(game: marft.Game) -> None:
+        await game.act("ann", "bob")
+
+    hanging.__qualname__ = "test_an_interrupt_of_training_cancels_its_episodes.<locals>.hanging"
+    return hanging
+
+
+def write(folder: Path) -> Path:
+    path = folder / "quick.yaml"
+    path.write_text(yaml.safe_dump(settings_of()))
+    return path
+
+
+def test_nobody_else_runs_a_loop() -> None:
+    """`asyncio.run` anywhere else would fail in a notebook."""
+    calls = [
+        f"{path.relative_to(SOURCE)}:{node.lineno}"
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("asyncio.run", "asyncio.Runner")
+    ]
+    assert {call.split(":")[0] for call in calls} == {"training/event_loop.py"}
