@@ -52,7 +52,7 @@ def load(name: str, device: str, dtype: str) -> Loaded:
             f"model {name} has no end-of-turn token, so no turn would ever end: use an instruct/chat model"
         )
     digest = fingerprint(model)
-    if where.index is not None:
+    if where.type == "cuda" and where.index is not None:
         torch.cuda.set_device(where)  # where kernels of ours are launched
     try:
         model.requires_grad_(False).eval().to(where)
@@ -64,14 +64,20 @@ def load(name: str, device: str, dtype: str) -> Loaded:
 
 
 def pick_device(device: str) -> torch.device:
+    """`auto` takes a CUDA GPU or the CPU. Apple's GPU has to be asked for: small models are faster on the CPU beside it, and
+    only there does a resumed run end with the same bytes."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
     except RuntimeError:
         chosen = torch.device("meta")
-    if chosen.type not in ("cpu", "cuda"):
-        raise MarftError(f"unknown device {device!r}: use auto, cpu, cuda or cuda:N")
+    if chosen.type not in ("cpu", "cuda", "mps"):
+        raise MarftError(f"unknown device {device!r}: use auto, cpu, cuda, cuda:N or mps")
+    if chosen.type == "mps" and not torch.backends.mps.is_available():
+        raise MarftError(
+            f"device {device} is asked for, but torch finds no Apple GPU here: use device=cpu or device=auto"
+        )
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise MarftError(
             f"device {device} is asked for, but this machine has no such GPU: use device=cpu or device=auto"

@@ -116,9 +116,7 @@ def test_an_episode_is_the_same_as_in_this_process(opened: Open) -> None:
 
 
 @pytest.mark.parametrize("lacking", ["nothing", "fork", "send_fds", "macOS"])
-def test_a_system_that_does_not_fork_safely_gets_plain_processes(
-    lacking: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_system_that_does_not_fork_safely_gets_plain_processes(lacking: str, monkeypatch: pytest.MonkeyPatch) -> None:
     match lacking:
         case "fork":
             monkeypatch.delattr(os, "fork")
