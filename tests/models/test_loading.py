@@ -137,7 +137,7 @@ def test_a_template_that_refuses_everything(copy: Path) -> None:
 
 def test_an_encoder_decoder_is_no_causal_model(copy: Path) -> None:
     T5Config().save_pretrained(copy)
-    assert error_of(copy).endswith("is not a causal language model: use an instruct/chat model")
+    assert error_of(copy).endswith("is an encoder-decoder (t5): use an instruct/chat model that reads text alone")
 
 
 def test_an_encoder_is_no_causal_model(copy: Path) -> None:
