@@ -9,8 +9,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from teams import fill_b, team_of
 from vllm_fake import Backend, short
@@ -19,7 +22,7 @@ from marft.config.schema import EngineConfig
 from marft.engines.vllm.editions import Edition, make_folder, process_space
 from marft.engines.vllm.engine import Said, VllmEngine
 from marft.engines.vllm.opening import require
-from marft.engines.vllm.process import RANKS, room_for
+from marft.engines.vllm.process import RANKS, room_for, start
 from marft.models.peft_format import CONFIG, WEIGHTS, to_peft
 from marft.types import Completion, MarftError, PromptTooLong, Request, Sampling, SpeechError
 
@@ -317,3 +320,9 @@ def test_folders_of_processes_that_were_killed_go_and_no_others(tmp_path: Path) 
     made = make_folder(tmp_path)
     assert made.name.startswith(f"marft-{space}-{os.getpid()}-")
     assert sorted(tmp_path.iterdir()) == sorted([alive, elsewhere, other, made])
+
+
+def test_apples_gpu_is_refused_before_vllm_is_loaded() -> None:
+    team: Any = SimpleNamespace(device=torch.device("mps"))
+    with pytest.raises(MarftError, match=r"vLLM does not run on Apple's GPU: use engine\.name=local"):
+        start(team, slots=1, memory=0.1)

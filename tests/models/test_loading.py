@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel, T5Config
 
-from marft.models.loading import Loaded, load, render
+from marft.models.loading import Loaded, load, pick_device, pick_dtype, render
 from marft.models.registry import NANO
 from marft.types import MarftError, Message
 
@@ -137,7 +137,7 @@ def test_a_template_that_refuses_everything(copy: Path) -> None:
 
 def test_an_encoder_decoder_is_no_causal_model(copy: Path) -> None:
     T5Config().save_pretrained(copy)
-    assert error_of(copy).endswith("is not a causal language model: use an instruct/chat model")
+    assert error_of(copy).endswith("is an encoder-decoder (t5): use an instruct/chat model that reads text alone")
 
 
 def test_an_encoder_is_no_causal_model(copy: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_hub_name_out_of_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         load("no-org/no-model", device="cpu", dtype="auto")
 
 
-@pytest.mark.parametrize("device", ["gpu", "mps", "cpu:x", ""])
+@pytest.mark.parametrize("device", ["gpu", "xpu", "cpu:x", ""])
 def test_unknown_device(device: str) -> None:
     with pytest.raises(MarftError, match="unknown device"):
         load("nano", device=device, dtype="auto")
@@ -194,6 +194,15 @@ def test_cuda_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(MarftError, match="no such GPU: use device=cpu"):
         load("nano", device="cuda", dtype="auto")
+
+
+def test_an_apple_gpu_is_taken_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MarftError, match="torch finds no Apple GPU here: use device=cpu"):
+        load("nano", device="mps", dtype="auto")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert pick_device("auto").type == "cpu"
+    assert pick_dtype("auto", pick_device("mps")) == torch.float32
 
 
 def test_unknown_dtype() -> None:

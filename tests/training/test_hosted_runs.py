@@ -21,7 +21,11 @@ def without_times(run: Path) -> tuple[Any, ...]:
     return rows(run / "metrics.jsonl"), rows(run / "episodes.jsonl"), adapters
 
 
-def test_a_hosted_environment_gives_the_very_same_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("forks", [True, False])
+def test_a_hosted_environment_gives_the_very_same_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forks: bool
+) -> None:
+    monkeypatch.setattr("marft.envs.hosting.pool.forks_safely", lambda: forks)
     here = start(tmp_path / "here", env="at_a_distance:AtHome")
     there = start(tmp_path / "there", env=HOSTED)
     assert without_times(here) == without_times(there)

@@ -37,7 +37,9 @@ def recipes() -> dict[str, str]:
     """Every embedded recipe: its name, and the first line of its file, which says what it is."""
     folder = resources.files("marft") / "recipes"
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name)
-    return {f.name.removesuffix(".yaml"): f.read_text().splitlines()[0].removeprefix("# ") for f in files}
+    return {
+        f.name.removesuffix(".yaml"): f.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ") for f in files
+    }
 
 
 def load_config(source: str | None = None, overrides: Sequence[str] = ()) -> Config:
@@ -76,7 +78,7 @@ def read_one(source: str) -> dict[str, Any]:
         raise MarftError(
             f"unknown recipe {source!r}{nearest(source, known)}; 'marft recipes' lists them, or give a .yaml file"
         )
-    return parse_yaml((resources.files("marft") / "recipes" / f"{source}.yaml").read_text(), source)
+    return parse_yaml((resources.files("marft") / "recipes" / f"{source}.yaml").read_text(encoding="utf-8"), source)
 
 
 class OnceLoader(yaml.SafeLoader):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from marft.engines.cache import rounded
-from marft.engines.sampling import draw, temper, truncate, uniform
+from marft.engines.sampling import draw_seeded, temper, truncate
 from marft.types import Request
 
 GROW = 64  # room for drawn tokens grows in steps of this many
@@ -87,7 +87,7 @@ class Rows:
         if truncated:
             logits = truncate(temper(logits, temperature), self.top_k[seats], self.top_p[seats])
             temperature = temperature.clamp(max=1.0).ceil()  # done already; greedy rows stay greedy
-        token, logprob = draw(logits, temperature, uniform(self.seed[seats], count))
+        token, logprob = draw_seeded(logits, temperature, self.seed[seats], count)
         self.ids[seats].scatter_(1, count[:, None], token[:, None])
         self.logprobs[seats].scatter_(1, count[:, None], logprob[:, None])
         self.token[seats] = torch.where(idle, self.token[seats], token)

@@ -8,6 +8,7 @@ from torch import Tensor
 # splitmix64's constants, as signed integers
 GOLDEN, MIX_1, MIX_2 = -7046029254386353131, -4658895280553007687, -7723592293110705685
 BLOCK = 1024  # of the vocabulary
+WITHOUT_DOUBLES = {"mps"}  # types of devices that have no float64
 
 
 def uniform(seed_B: Tensor, step_B: Tensor) -> Tensor:
@@ -47,6 +48,15 @@ def draw(logits_BV: Tensor, temperature_B: Tensor, uniform_B: Tensor) -> tuple[T
     token = torch.where(greedy_B1, logits_BV.argmax(-1, keepdim=True), token)
     logprob = logprobs.gather(1, token).masked_fill(greedy_B1, 0.0)
     return token.squeeze(1), logprob.squeeze(1)
+
+
+def draw_seeded(logits_BV: Tensor, temperature_B: Tensor, seed_B: Tensor, step_B: Tensor) -> tuple[Tensor, Tensor]:
+    """`draw` with each row's own random number. Both need float64: a device that has none has it done on the CPU."""
+    device = logits_BV.device
+    if device.type in WITHOUT_DOUBLES:
+        logits_BV, temperature_B, seed_B, step_B = (x.cpu() for x in (logits_BV, temperature_B, seed_B, step_B))
+    token, logprob = draw(logits_BV, temperature_B, uniform(seed_B, step_B))
+    return token.to(device), logprob.to(device)
 
 
 def threshold(uniform: Tensor, total: Tensor) -> Tensor:

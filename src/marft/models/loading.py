@@ -13,10 +13,11 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # of whichever http library it uses
 from jinja2 import TemplateError
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from marft.models.quiet import quiet
 from marft.models.registry import resolve
+from marft.models.suitability import check_config, not_causal
 from marft.types import MarftError, Message
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -46,13 +47,18 @@ def load(name: str, device: str, dtype: str) -> Loaded:
         raise MarftError(
             f"model {name} has no chat template, so agents cannot be told their roles: use an instruct/chat model"
         )
+    rows = model.get_input_embeddings().weight.shape[0]
+    if (highest := highest_id(tokenizer)) >= rows:
+        raise MarftError(
+            f"model {name} knows {rows} tokens, but its tokenizer writes token {highest}: the two do not belong together"
+        )
     end_ids = turn_ends(tokenizer, model)
     if not end_ids:
         raise MarftError(
             f"model {name} has no end-of-turn token, so no turn would ever end: use an instruct/chat model"
         )
     digest = fingerprint(model)
-    if where.index is not None:
+    if where.type == "cuda" and where.index is not None:
         torch.cuda.set_device(where)  # where kernels of ours are launched
     try:
         model.requires_grad_(False).eval().to(where)
@@ -64,14 +70,20 @@ def load(name: str, device: str, dtype: str) -> Loaded:
 
 
 def pick_device(device: str) -> torch.device:
+    """`auto` takes a CUDA GPU or the CPU. Apple's GPU has to be asked for: small models are faster on the CPU beside it, and
+    only there does a resumed run end with the same bytes."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
     except RuntimeError:
         chosen = torch.device("meta")
-    if chosen.type not in ("cpu", "cuda"):
-        raise MarftError(f"unknown device {device!r}: use auto, cpu, cuda or cuda:N")
+    if chosen.type not in ("cpu", "cuda", "mps"):
+        raise MarftError(f"unknown device {device!r}: use auto, cpu, cuda, cuda:N or mps")
+    if chosen.type == "mps" and not torch.backends.mps.is_available():
+        raise MarftError(
+            f"device {device} is asked for, but torch finds no Apple GPU here: use device=cpu or device=auto"
+        )
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise MarftError(
             f"device {device} is asked for, but this machine has no such GPU: use device=cpu or device=auto"
@@ -93,11 +105,16 @@ def read(name: str, source: str, dtype: torch.dtype) -> tuple[Any, Any]:
     # trust_remote_code=False also keeps transformers from asking a question on the terminal.
     options: dict[str, Any] = {"local_files_only": local or not hub_answers(source), "trust_remote_code": False}
     causal: Any = AutoModelForCausalLM  # its annotations know no loading report
+    settings: Any = None
     try:
+        settings = AutoConfig.from_pretrained(source, **options)
+        check_config(name, settings)
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
         model, report = causal.from_pretrained(source, dtype=dtype, output_loading_info=True, **options)
+    except MarftError:
+        raise
     except Exception as error:  # a spoilt tokenizer.json raises nothing narrower
-        raise MarftError(explain(name, local, error)) from error
+        raise MarftError(explain(name, local, error, settings)) from error
     if missing := sorted(report["missing_keys"]):
         # transformers fills the gaps with random numbers, which is how an encoder passes for a causal model
         raise MarftError(f"model {name} is not a whole causal language model: {missing[0]} is missing")
@@ -113,13 +130,25 @@ def hub_answers(name: str) -> bool:
     return True
 
 
-def explain(name: str, local: bool, error: Exception) -> str:
+def explain(name: str, local: bool, error: Exception, settings: Any = None) -> str:
+    """One line for what transformers raised."""
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if "Unrecognized configuration class" in reason:
-        return f"model {name} is not a causal language model: use an instruct/chat model"
+        return not_causal(name, settings)
+    if "custom code" in reason:
+        return f"model {name} brings its own code, which is never run: use a model of a family that transformers has"
     if local or not isinstance(error, OSError):
         return f"cannot load model {name!r}: {reason}"
     return f"cannot load model {name!r} ({reason}): give a folder (model=DIR) or connect to the Hugging Face hub"
+
+
+def highest_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Of the ordinary tokens and those of a prompt. Some tokenizers have special ones beyond, which nothing ever writes."""
+    try:
+        prompt = render(tokenizer, [Message(role="system", content="Add."), Message(role="user", content="1 + 1")])
+    except MarftError:  # said when agents have something to say
+        prompt = ()
+    return max(int(tokenizer.vocab_size) - 1, *prompt, -1)
 
 
 def turn_ends(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:

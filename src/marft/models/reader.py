@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoTokenizer
 from marft.models.loading import context_limit, explain, hub_answers, render
 from marft.models.quiet import quiet
 from marft.models.registry import resolve
+from marft.models.suitability import check_config
 from marft.types import MarftError, Message
 
 Encode = Callable[[Sequence[Message]], tuple[int, ...]]
@@ -34,7 +35,10 @@ def read_model(name: str) -> Reader:
     try:
         with quiet():
             settings = AutoConfig.from_pretrained(source, **options)
+            check_config(name, settings)
             tokenizer = AutoTokenizer.from_pretrained(source, **options)
+    except MarftError:
+        raise
     except Exception as error:  # a spoilt tokenizer.json raises nothing narrower
         raise MarftError(explain(name, local, error)) from error
     if not tokenizer.chat_template:

@@ -36,8 +36,15 @@ def looks_like_path(name: str) -> bool:
 
 
 def checked(folder: Path) -> Path:
+    if folder.is_file():
+        raise MarftError(f"model {folder} is a file: give the folder that save_pretrained wrote")
     if not folder.is_dir():
         raise MarftError(f"model folder {folder} does not exist")
+    if not (folder / "config.json").is_file() and (folder / "adapter_config.json").is_file():
+        raise MarftError(
+            f"model folder {folder} holds an adapter, not a model: give its base (model=…), and "
+            f"the adapter to an agent (team.agents.NAME.init_from={folder})"
+        )
     if not (folder / "config.json").is_file():
         raise MarftError(f"model folder {folder} holds no config.json: give the folder that save_pretrained wrote")
     return folder

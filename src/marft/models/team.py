@@ -109,6 +109,11 @@ class TeamModel:
         with torch.no_grad():
             own = [self.model(input_ids=half, use_cache=False).logits for half in ids.split(lengths, dim=1)]
             expected = torch.cat(own, dim=1).float()
+            if not expected.isfinite().all():
+                raise MarftError(
+                    f"model {name!r} computes numbers that are not finite: its files are damaged, or it needs another dtype "
+                    "(dtype=float32)"
+                )
             try:
                 self.model.set_attn_implementation(attention.NAME)
                 out = self.backbone(input_ids=ids, position_ids=packed.position_ids, attend=packed, use_cache=False)

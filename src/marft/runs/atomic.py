@@ -34,7 +34,9 @@ def append_whole(path: Path, data: bytes) -> None:
 
 
 def fsync_folder(folder: Path) -> None:
-    """A rename survives a power cut only once its folder is on the disk too."""
+    """A rename survives a power cut only once its folder is on the disk too. Windows opens no folder, and sees to it itself."""
+    if os.name == "nt":
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,7 @@
-"""Environments in worker processes: answers come back, hangs are cut, crashes are faults, and nothing is left behind."""
+"""Environments in worker processes: answers come back, hangs are cut, crashes are faults, and nothing is left behind.
+
+Everything holds for workers that are forked and for those that are programs of their own, as on macOS and Windows.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ import hosted
 import pytest
 
 from marft.envs.hosting import InProcess, Pool, open_env
+from marft.envs.hosting.forked import Nursery
+from marft.envs.hosting.spawned import Spawner
 from marft.game.lockstep import Lockstep
 from marft.game.world import Fault
 from marft.types import Completion, MarftError, Reward, Task, Turn
@@ -30,8 +35,15 @@ def turn(text: str) -> Turn:
     return Turn(agent="a", index=0, nth=0, shown="", observation=(), prompt_ids=(), completion=said)
 
 
+@pytest.fixture(params=["forked", "spawned"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How workers come to be."""
+    monkeypatch.setattr("marft.envs.hosting.pool.forks_safely", lambda: request.param == "forked")
+    return str(request.param)
+
+
 @pytest.fixture
-def opened() -> Iterator[Open]:
+def opened(way: str) -> Iterator[Open]:
     pools: list[Pool] = []
 
     def make(*, deadline: float = 10.0, workers: int = 2) -> Pool:
@@ -61,6 +73,14 @@ def processes(*, of: int) -> list[int]:
     for pid in found:
         found += [child for child, parent in parents.items() if parent == pid]
     return found[1:]
+
+
+def workers(pool: Pool) -> list[int]:
+    """The processes that answer, by their process ids."""
+    if isinstance(pool._workers, Nursery):
+        return processes(of=pool._workers.process.pid)
+    assert isinstance(pool._workers, Spawner)
+    return [worker.process.pid for worker in pool._workers.workers if alive(worker.process.pid)]
 
 
 def gone(pids: list[int]) -> bool:
@@ -95,6 +115,21 @@ def test_an_episode_is_the_same_as_in_this_process(opened: Open) -> None:
     assert found == [(), ("one",), ("one", "two"), "a sees 1", Reward(team=1.0, correct=True), "x", None]
 
 
+@pytest.mark.parametrize("lacking", ["nothing", "fork", "send_fds", "macOS"])
+def test_a_system_that_does_not_fork_safely_gets_plain_processes(lacking: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    match lacking:
+        case "fork":
+            monkeypatch.delattr(os, "fork")
+        case "send_fds":
+            monkeypatch.delattr(socket, "send_fds")
+        case "macOS":
+            monkeypatch.setattr(sys, "platform", "darwin")
+    with open_env("hosted:Obeys", {}, deadline=20, workers=2, lockstep=Lockstep()) as pool:
+        assert isinstance(pool, Pool)
+        assert isinstance(pool._workers, Nursery if lacking == "nothing" else Spawner)
+        assert asyncio.run(pool.ask("transition", (), turn("fine"))) == ("fine",)
+
+
 def test_tasks_are_read_once_and_here(opened: Open) -> None:
     pool = opened()
     assert [task.id for task in pool.tasks("train")] == ["train/0", "train/1", "train/2"]
@@ -105,7 +140,7 @@ def test_workers_outlive_an_event_loop_and_are_used_again(opened: Open) -> None:
     pool = opened(workers=1)
     for _ in range(3):
         assert asyncio.run(pool.ask("reset", TASK)) == ()
-    assert len(processes(of=pool._nursery.process.pid)) == 1
+    assert len(workers(pool)) == 1
 
 
 @pytest.mark.parametrize("mischief", ["sleep", "spin", "swallow", "spawn"])
@@ -154,13 +189,14 @@ def test_questions_run_at_once_but_no_more_than_there_are_workers(opened: Open) 
         return await asyncio.gather(*(pool.ask("transition", (), turn(str(i))) for i in range(40)))
 
     assert asyncio.run(many()) == [(str(i),) for i in range(40)]
-    assert 1 <= len(processes(of=pool._nursery.process.pid)) <= 3
+    assert 1 <= len(workers(pool)) <= 3
 
 
 def test_closing_ends_every_process(opened: Open) -> None:
     pool = opened()
     asyncio.run(pool.ask("reset", TASK))
-    ours = [pool._nursery.process.pid, *processes(of=pool._nursery.process.pid)]
+    ours = [pid for pid in processes(of=os.getpid()) if b"marft.envs.hosting" in command(pid)]
+    assert set(workers(pool)) <= set(ours)
     pool.close()
     assert gone(ours)
     pool.close()  # once more is no harm
@@ -174,11 +210,18 @@ def test_an_interrupted_play_leaves_no_worker_behind(opened: Open) -> None:
 
     with pytest.raises(TimeoutError):
         asyncio.run(hasty())
-    assert gone(processes(of=pool._nursery.process.pid))
+    assert gone(workers(pool))
     assert asyncio.run(pool.ask("reset", TASK)) == ()
 
 
-def test_workers_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("missing", "count"),
+    [("", 2), ("ctypes.CDLL = lambda name: object()", 2), ("del socket.send_fds", 1), ("del os.fork", 1)],
+    ids=["nothing", "prctl", "send_fds", "fork"],
+)
+def test_workers_die_with_a_parent_that_is_killed(tmp_path: Path, missing: str, count: int) -> None:
+    """Also where the kernel does not see to it: a `sitecustomize` takes away from all processes what a system lacks."""
+    (tmp_path / "sitecustomize.py").write_text(f"import ctypes, os, socket\n{missing}\n")
     script = tmp_path / "parent.py"
     script.write_text(
         f"import asyncio, sys\nsys.path.insert(0, {str(Path(hosted.__file__).parent)!r})\n"
@@ -187,15 +230,19 @@ def test_workers_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         "pool = open_env('hosted:Obeys', {}, deadline=600, workers=1, lockstep=Lockstep())\n"
         "print('ready', flush=True)\nasyncio.run(pool.ask('transition', (), turn('spin')))\n"
     )
-    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as parent:
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": path},
+    ) as parent:  # fmt: skip
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"ready\n"
         for _ in range(200):
-            if len(ours := processes(of=parent.pid)) == 2:  # nursery and worker
+            if len(ours := processes(of=parent.pid)) == count:  # the worker, and what it was forked from
                 break
             time.sleep(0.02)
         parent.kill()
-    assert len(ours) == 2
+    assert len(ours) == count
     assert gone(ours)
 
 
@@ -222,7 +269,7 @@ def test_a_worker_whose_asker_has_gone_ends_in_silence() -> None:
         assert process.stderr.read() == b""
 
 
-def test_what_cannot_be_built_there_is_one_line() -> None:
+def test_what_cannot_be_built_there_is_one_line(way: str) -> None:
     with pytest.raises(MarftError, match="no licence for a second one"):
         open_env("hosted:SlowToBuild", {"parent": os.getpid()}, deadline=1, workers=1, lockstep=Lockstep())
 
@@ -264,10 +311,12 @@ def test_an_answer_that_came_while_this_process_was_busy_is_not_late(opened: Ope
     assert asyncio.run(story()) == ()
 
 
+@pytest.mark.parametrize("way", ["forked"], indirect=True)
 def test_a_nursery_that_was_killed_is_one_line(opened: Open) -> None:
     pool = opened(workers=1)
-    pool._nursery.process.kill()
-    pool._nursery.process.wait()
+    assert isinstance(pool._workers, Nursery)
+    pool._workers.process.kill()
+    pool._workers.process.wait()
     with pytest.raises(MarftError, match="has ended, perhaps for want of memory"):
         asyncio.run(pool.ask("reset", TASK))
 

@@ -101,6 +101,8 @@ class Process:
 
 def start(team: TeamModel, *, slots: int, memory: float) -> Any:
     device = team.device
+    if device.type == "mps":
+        raise MarftError("engine.name: vLLM does not run on Apple's GPU: use engine.name=local, or device=cpu")
     if device.type == "cuda" and device.index:
         raise MarftError(
             f"engine.name: vLLM in this process takes the first GPU; say CUDA_VISIBLE_DEVICES={device.index} and device=cuda"

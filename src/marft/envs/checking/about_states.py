@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 from copy import deepcopy
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from marft.envs.checking.finding import Breach, Finding, explain
@@ -99,7 +98,7 @@ def saved(subject: Subject) -> Iterator[Finding]:
         rewards = [subject.ask("reward", state) for state in states]
         for what, value in [("a task", task), *(("a state", s) for s in states), *(("a reward", r) for r in rewards)]:
             try:
-                data = bytes(ForkingPickler.dumps(value))
+                data = pickle.dumps(value)
                 back = pickle.loads(data)
             except Exception as error:  # the user's classes decide how they are saved
                 raise Breach(f"{what} cannot be pickled: {explain(error)}; keep plain values in it") from None

@@ -1,6 +1,6 @@
 """The process in which an environment is examined. What it finds goes out as lines of JSON, what it is doing as well.
 
-Run as `python -m marft.envs.checking.child FD`; the question comes by standard input.
+Run as `python -m marft.envs.checking.child`; the question comes by standard input, the lines go to standard output.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ NEEDED = ("class", "methods", "constructor", "tasks")  # where one of these fail
 def main() -> None:
     question = json.load(sys.stdin)
     sys.path[:] = question["path"]
-    with os.fdopen(int(sys.argv[1]), "w") as pipe:
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as pipe:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the environment prints must not come between the lines
 
         def send(event: Mapping[str, Any]) -> None:
             print(json.dumps(event), file=pipe, flush=True)

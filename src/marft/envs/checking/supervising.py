@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import IO, Any
+from typing import Any
 
 from marft.envs.checking.child import NEEDED
 from marft.envs.checking.finding import Finding
+from marft.envs.lines import lines_of
+from marft.envs.processes import apart, kill_tree
 
 HASH_SEEDS = ("1", "2")  # of two processes: an order that comes from a set differs between them
 
@@ -73,44 +72,25 @@ def events(
 ) -> Iterator[Mapping[str, Any]]:
     """What a process of its own says of the environment; it is gone when this ends."""
     question = {"name": name, "settings": dict(settings), "skip": skip or [], "marks": marks, "path": sys.path}
-    ours, theirs = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-m", "marft.envs.checking.child", str(theirs)], stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=[theirs], start_new_session=True,
-        env={**os.environ, "PYTHONHASHSEED": seed},
+        [sys.executable, "-m", "marft.envs.checking.child"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, bufsize=0, env={**os.environ, "PYTHONHASHSEED": seed}, **apart(),
     )  # fmt: skip
-    os.close(theirs)
     try:
         assert process.stdin is not None
         with process.stdin as asked, suppress(BrokenPipeError):
             asked.write(json.dumps(question).encode())
-        with open(ours, "rb") as pipe:
-            for line in lines(pipe, deadline):
-                event = json.loads(line)
-                if "bug" in event:
-                    raise RuntimeError(event["bug"])
-                if "end" in event:
-                    return
-                yield event
-        raise Stuck(f"ended the whole process (exit code {process.wait(deadline)})")
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # and whatever the environment has started
-        process.wait()
-
-
-def lines(pipe: IO[bytes], deadline: float) -> Iterator[bytes]:
-    """Whole lines as they come, until the other end is closed; Stuck when none comes in time."""
-    rest = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        due = time.monotonic() + deadline
-        while selector.select(max(0.0, due - time.monotonic())):
-            read = os.read(pipe.fileno(), 1 << 16)
-            if not read:
+        lines = lines_of(process.stdout)
+        while (line := lines.next(deadline)) is not None:
+            event = json.loads(line)
+            if "bug" in event:
+                raise RuntimeError(event["bug"])
+            if "end" in event:
                 return
-            *whole, rest = (rest + read).split(b"\n")
-            yield from whole
-            if whole:
-                due = time.monotonic() + deadline
-    raise Stuck(f"took longer than {deadline:g} s; look for a loop or a wait that does not end")
+            yield event
+        raise Stuck(f"ended the whole process (exit code {process.wait(deadline)})")
+    except TimeoutError:
+        raise Stuck(f"took longer than {deadline:g} s; look for a loop or a wait that does not end") from None
+    finally:
+        kill_tree(process.pid)  # and whatever the environment has started
+        process.wait()

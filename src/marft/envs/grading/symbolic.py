@@ -5,13 +5,13 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import select
 import subprocess
 import sys
 import threading
 import time
 
 from marft.envs.grading.worker import WALL_S
+from marft.envs.lines import lines_of
 from marft.types import MarftError
 
 START_S = 120.0  # to import sympy, on a machine that is busy
@@ -26,6 +26,7 @@ class Helper:
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
         )
+        self.lines = lines_of(self.process.stdout)
         started = self.line(START_S)
         if started != "ready":
             self.close()
@@ -33,15 +34,10 @@ class Helper:
 
     def line(self, seconds: float) -> str:
         """One line of reply; empty when the helper is gone or late."""
-        assert self.process.stdout is not None
-        reply, deadline = b"", time.monotonic() + seconds
-        while not reply.endswith(b"\n"):
-            ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))
-            piece = os.read(self.process.stdout.fileno(), 4096) if ready else b""
-            if not piece:
-                return ""
-            reply += piece
-        return reply.decode().strip()
+        try:
+            return (self.lines.next(seconds) or b"").decode().strip()
+        except TimeoutError:
+            return ""
 
     def ask(self, gold: str, answer: str) -> str:
         assert self.process.stdin is not None
@@ -52,12 +48,13 @@ class Helper:
         return self.line(WALL_S + GRACE_S)
 
     def close(self) -> None:
-        self.let_go()
-        self.process.kill()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.kill()  # and so its output ends, and is closed by who reads it
         self.process.wait()
 
     def let_go(self) -> None:
-        """Close our ends of the pipes: the helper ends when nobody holds them."""
+        """In a forked process, where nobody reads: close our ends of the pipes. The helper ends when nobody holds them."""
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             pipe.close()
@@ -100,5 +97,6 @@ class Client:
 
 
 CLIENT = Client()
-os.register_at_fork(after_in_child=CLIENT.after_fork)
+if hasattr(os, "register_at_fork"):  # Windows does not fork
+    os.register_at_fork(after_in_child=CLIENT.after_fork)
 atexit.register(CLIENT.stop)

@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import re
-import resource
 import select
 import signal
 import sys
@@ -34,6 +33,8 @@ def compare(gold: str, answer: str) -> bool:
 
 def decide(gold: str, answer: str) -> str:
     """`1` equal, `0` not, `t` not decided within the limits."""
+    if not hasattr(os, "fork"):
+        return in_this_process(gold, answer)
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -57,29 +58,43 @@ def decide(gold: str, answer: str) -> str:
     return verdict.decode() or "t"
 
 
+def in_this_process(gold: str, answer: str) -> str:
+    """For systems without fork: whoever asks replaces this helper when it is late."""
+    try:
+        return "1" if compare(gold, answer) else "0"
+    except Exception:  # as above
+        return "0"
+
+
 def limit() -> None:
     """The kernel ends this process by itself should the helper be gone before."""
+    import resource  # not on Windows
+
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, WALL_S + 1)
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (address_space() + MEMORY,) * 2)
+    if (held := address_space()) is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY,) * 2)
     sys.setrecursionlimit(STACK_DEPTH)
 
 
-def address_space() -> int:
+def address_space() -> int | None:
+    """Bytes that are held already. Where that is unknown memory is not limited: a limit below it would fail everything."""
+    import resource
+
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[0]) * resource.getpagesize()
     except OSError:
-        return MEMORY
+        return None
 
 
 def serve(replies: int) -> None:
     parent = os.getppid()
     waiting = b""
     while True:
-        ready, _, _ = select.select([0], [], [], PARENT_CHECK_S)
+        ready = sys.platform == "win32" or bool(select.select([0], [], [], PARENT_CHECK_S)[0])  # no pipes there
         if os.getppid() != parent:
             return
         if not ready:

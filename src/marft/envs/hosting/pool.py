@@ -4,91 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import socket
-import subprocess
-import sys
 import weakref
 from collections import deque
 from collections.abc import Mapping
-from contextlib import suppress
-from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Protocol
 
 from marft.envs.base import Environment
+from marft.envs.hosting.forked import Nursery
 from marft.envs.hosting.host import Host
+from marft.envs.hosting.spawned import Spawner
+from marft.envs.processes import forks_safely
 from marft.game.lockstep import Lockstep
 from marft.game.world import Fault
-from marft.types import MarftError
 
 MOST_WORKERS = 8  # unless the config says how many
 
 
-class Worker:
-    """One process that answers one question at a time."""
+class Worker(Protocol):
+    """A process that answers one question at a time."""
 
-    def __init__(self, connection: Connection, pid: int) -> None:
-        self.connection, self.pid = connection, pid
+    async def answer(self, method: str, arguments: tuple[Any, ...], deadline: float) -> Any: ...
 
-    async def answer(self, method: str, arguments: tuple[Any, ...], deadline: float) -> Any:
-        loop = asyncio.get_running_loop()
-        arrived = asyncio.Event()
-        self.connection.send((method, arguments))
-        loop.add_reader(self.connection.fileno(), arrived.set)
-        try:
-            await asyncio.wait_for(arrived.wait(), deadline)
-        except TimeoutError:
-            if not self.connection.poll():  # it may have come while this process was busy
-                raise
-        finally:
-            loop.remove_reader(self.connection.fileno())
-        return self.connection.recv()
-
-    def kill(self) -> None:
-        """It and all that it started."""
-        for kill in (os.killpg, os.kill):  # the latter for one that had no time to make a group of its own
-            with suppress(ProcessLookupError, PermissionError):
-                kill(self.pid, signal.SIGKILL)
-        self.connection.close()
+    def kill(self) -> None: ...
 
 
-class Nursery:
-    """The process that workers are forked from."""
+class Workers(Protocol):
+    """Where workers come from; its end is theirs."""
 
-    def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
-        self.control, theirs = socket.socketpair()
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "marft.envs.hosting.nursery", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=2, start_new_session=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )  # fmt: skip
-        with Connection(os.dup(self.control.fileno())) as first:
-            first.send((name, dict(settings), sys.path))
-            try:
-                refusal = first.recv()
-            except (EOFError, OSError):
-                refusal = "its process ended while it was being built"
-        if refusal is not None:
-            self.close()
-            raise MarftError(refusal)
+    async def start(self) -> Worker: ...
 
-    def fork(self) -> Worker:
-        ours, theirs = socket.socketpair()
-        pid = 0
-        with theirs, suppress(OSError):
-            socket.send_fds(self.control, [b"+"], [theirs.fileno()])
-            pid = int.from_bytes(self.control.recv(8, socket.MSG_WAITALL), "big")
-        if not pid:
-            ours.close()
-            raise MarftError(
-                "the process that hosts the environment has ended, perhaps for want of memory; start again"
-            )
-        return Worker(Connection(ours.detach()), pid)
+    def close(self) -> None: ...
 
-    def close(self) -> None:
-        self.control.close()
-        self.process.wait()
+
+def make_workers(name: str, settings: Mapping[str, Any]) -> Workers:
+    """Forked ones where that is safe: they start in milliseconds."""
+    return Nursery(name, settings) if forks_safely() else Spawner(name, settings)
 
 
 class Pool(Host):
@@ -103,11 +53,11 @@ class Pool(Host):
     ) -> None:  # fmt: skip
         super().__init__(env)
         self.deadline, self.lockstep = deadline, lockstep
-        self._nursery = Nursery(name, settings)
+        self._workers = make_workers(name, settings)
         self._free = workers or min(MOST_WORKERS, os.cpu_count() or 1)  # how many more may be at work
         self._idle: list[Worker] = []
         self._queue: deque[asyncio.Future[None]] = deque()
-        self._closing = weakref.finalize(self, close, self._nursery, self._idle)
+        self._closing = weakref.finalize(self, close, self._workers, self._idle)
 
     async def ask(self, method: str, *arguments: Any, last: bool = False) -> Any:
         if getattr(type(self.env), method) is getattr(Environment, method):  # nothing of the user's would run
@@ -139,7 +89,7 @@ class Pool(Host):
                 return
 
     async def _answer(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        worker = self._idle.pop() if self._idle else self._nursery.fork()
+        worker = self._idle.pop() if self._idle else await self._workers.start()
         try:
             answer = await worker.answer(method, arguments, self.deadline)
         except BaseException as error:
@@ -161,8 +111,8 @@ class Pool(Host):
         self._closing()
 
 
-def close(nursery: Nursery, idle: list[Worker]) -> None:
-    """The end of the nursery is the end of all its workers, at work or not."""
+def close(workers: Workers, idle: list[Worker]) -> None:
+    """The end of where they come from is the end of all workers, at work or not."""
     while idle:
         idle.pop().kill()
-    nursery.close()
+    workers.close()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
 import sys
-import time
 import weakref
 from base64 import b64decode
 from collections import OrderedDict
@@ -15,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marft.envs.base import MadeTasks, Split
+from marft.envs.lines import Lines, lines_of
+from marft.envs.processes import apart
 from marft.envs.reasoning.recipe import Recipe
 from marft.types import MarftError, Task
 
@@ -33,7 +33,7 @@ class Maker:
         self._process: subprocess.Popen[bytes] | None = None
         self._ready: OrderedDict[Key, dict[str, Any]] = OrderedDict()
         self._ahead: set[Key] = set()
-        self._heard = b""
+        self._answers: Lines | None = None
 
     def __reduce__(self) -> tuple[type[Maker], tuple[Recipe]]:
         return Maker, (self.recipe,)
@@ -43,15 +43,15 @@ class Maker:
         if self._process is not None and self._process.poll() is None:
             return
         self._ahead.clear()
-        self._heard = b""
         self._process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "marft.envs.reasoning.maker"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, **apart(),
             env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )  # fmt: skip
+        self._answers = lines_of(self._process.stdout)
         weakref.finalize(self, stop, self._process)
         self._tell(self.recipe.to_json())
-        refused = self._hear("reasoning tasks").get("refused")
+        refused = self._wait("reasoning tasks").get("refused")
         if refused is not None:
             stop(self._process)
             raise MarftError(refused)
@@ -64,7 +64,7 @@ class Maker:
             if key not in self._ahead:
                 self._tell(json.dumps({"split": split, "index": index, "urgent": True}))
             while key not in self._ready:
-                self._store(self._hear(f"{split} task {index} of {', '.join(self.recipe.tasks)}"))
+                self._store(self._wait(f"{split} task {index} of {', '.join(self.recipe.tasks)}"))
         made = self._ready[key]
         if "error" in made:
             raise MarftError(f"env: {made['error']}")
@@ -73,8 +73,8 @@ class Maker:
     def prefetch(self, split: Split, indices: Sequence[int]) -> None:
         """Has these made while the caller does something else."""
         self.start()
-        while b"\n" in self._heard or self._readable(0.0):
-            self._store(self._hear("a task made ahead of time"))
+        while (made := self._hear("a task made ahead of time", 0.0)) is not None:
+            self._store(made)
         for index in indices:
             key = (split, index)
             if key not in self._ready and key not in self._ahead and len(self._ahead) < AHEAD:
@@ -96,27 +96,30 @@ class Maker:
         except BrokenPipeError:
             raise MarftError("env: the process that makes reasoning tasks has died; start again") from None
 
-    def _hear(self, what: str) -> dict[str, Any]:
-        """The next answer."""
-        process, until = self._process, time.monotonic() + PATIENCE
-        assert process is not None
-        assert process.stdout is not None
-        while b"\n" not in self._heard:
-            readable = self._readable(max(0.0, until - time.monotonic()))
-            said = process.stdout.read(1 << 20) if readable else b""
-            if not said:
-                stop(process)
-                how = "died" if readable else f"said nothing for {PATIENCE:.0f} s"
-                raise MarftError(f"env: {what}: the process that makes it has {how}; choose easier settings")
-            self._heard += said
-        line, _, self._heard = self._heard.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
+    def _wait(self, what: str) -> dict[str, Any]:
+        """The next answer; a process that gives none is stopped."""
+        answer = self._hear(what, PATIENCE)
+        if answer is None:
+            assert self._process is not None
+            stop(self._process)
+            raise MarftError(
+                f"env: {what}: the process that makes it has said nothing for {PATIENCE:.0f} s; choose easier settings"
+            )
         return answer
 
-    def _readable(self, seconds: float) -> bool:
+    def _hear(self, what: str, seconds: float) -> dict[str, Any] | None:
+        """The next answer, if one comes in time."""
         assert self._process is not None
-        assert self._process.stdout is not None
-        return bool(select.select([self._process.stdout], [], [], seconds)[0])
+        assert self._answers is not None
+        try:
+            line = self._answers.next(seconds)
+        except TimeoutError:
+            return None
+        if line is None:
+            stop(self._process)
+            raise MarftError(f"env: {what}: the process that makes it has died; choose easier settings")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
 
 def read_task(made: Mapping[str, Any]) -> Task:
@@ -128,9 +131,8 @@ def read_task(made: Mapping[str, Any]) -> Task:
 def stop(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()
+    if process.stdin is not None:
+        process.stdin.close()
 
 
 class ReasoningTasks(MadeTasks):

@@ -63,7 +63,10 @@ def identity() -> dict[str, Any]:
 def require_sandbox() -> Machine:
     """The machine's sandbox after a trial run; where there is none, one line that says what to do."""
     if sys.platform != "linux":
-        raise MarftError("programs are run only inside bubblewrap, which needs Linux")
+        raise MarftError(
+            f"programs are run only inside bubblewrap, which needs Linux, and this is {sys.platform}: use a Linux machine, "
+            "container or virtual machine (on Windows, WSL 2), or another environment"
+        )
     binaries, pythons = list(bubblewraps()), list(interpreters())
     if not binaries:
         raise MarftError(

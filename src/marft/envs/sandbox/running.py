@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import select
@@ -20,10 +19,8 @@ from marft.envs.sandbox.limits import Ended, Limits, Outcome
 from marft.envs.sandbox.machine import Machine, identity, require_sandbox
 from marft.envs.sandbox.seccomp import seccomp_filter
 
-SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 CHUNK = 65536
 TAIL = 4096  # how much of stderr is kept
-CPU_SPENT = 128 + signal.SIGXCPU
 CHILD = re.compile(rb'"child-pid": (\d+)')  # in what bubblewrap tells about itself
 
 
@@ -124,7 +121,7 @@ def take(descriptor: int, said: bytearray) -> bool:
 def how(code: int, stderr: bytes) -> Ended:
     if code == 0:
         return "ok"
-    if code == CPU_SPENT:
+    if code == 128 + signal.SIGXCPU:
         return "timeout"
     if stderr.rstrip().rpartition(b"\n")[2].startswith(b"MemoryError"):
         return "memory"
@@ -147,6 +144,9 @@ def launch(
     `quiet` programs are not listened to: what they print goes nowhere.
     """
     machine = machine or require_sandbox()
+    import fcntl  # Windows has none, and macOS no seals: only `require_sandbox` may say that this needs Linux
+
+    seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
     with ExitStack() as ours:
 
         def sealed(data: bytes) -> int:
@@ -156,7 +156,7 @@ def launch(
             while view:
                 view = view[os.write(descriptor, view) :]
             os.lseek(descriptor, 0, os.SEEK_SET)
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
             return descriptor
 
         sources = {name: sealed(encoded(text)) for name, text in {"main.py": main, **(files or {})}.items()}

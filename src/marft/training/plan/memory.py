@@ -76,6 +76,10 @@ def cache_of(config: Config, parts: Assembly) -> int:
 def device_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
+    if device.type == "mps":
+        return int(torch.mps.recommended_max_memory())
+    if not hasattr(os, "sysconf"):
+        raise MarftError("this system does not tell how much memory it has, so --plan cannot say whether a run fits")
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

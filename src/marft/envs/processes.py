@@ -1,0 +1,63 @@
+"""Processes of our own on every platform: apart from the terminal, ended with all that they started, and with us."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+PR_SET_PDEATHSIG = 1  # of prctl(2)
+PARENT_CHECK_S = 0.2
+
+
+def forks_safely() -> bool:
+    """Whether workers may be forked. macOS can fork, but its system libraries crash in a child that starts no new program."""
+    return hasattr(os, "fork") and hasattr(socket, "send_fds") and sys.platform != "darwin"
+
+
+def apart() -> dict[str, Any]:
+    """Arguments of Popen for a group of its own: an interrupt at the terminal is for us, and `kill_tree` finds them all."""
+    if sys.platform == "win32":
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+    return {"start_new_session": True}
+
+
+def kill_tree(pid: int) -> None:
+    """A process that was started `apart`, and all that it started."""
+    if sys.platform == "win32":
+        subprocess.run(["taskkill", "/F", "/T", "/PID", str(pid)], capture_output=True, check=False)
+        return
+    for kill in (os.killpg, os.kill):  # the latter for one that had no time to make a group of its own
+        with suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
+
+
+def end_with_parent(parent: int) -> None:
+    """This process, the leader of its group, does not outlive `parent`: by the kernel's care, or else by a watching thread."""
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (AttributeError, OSError, TypeError):  # only Linux has it; Windows has no library of all symbols either
+        threading.Thread(target=watch, args=(parent,), daemon=True).start()
+    if os.getppid() != parent:
+        end_group()
+
+
+def watch(parent: int) -> None:
+    """Returns never: an orphan has another parent."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_CHECK_S)
+    end_group()
+
+
+def end_group() -> None:
+    """The end of this process at once, with all that it started where it leads a group."""
+    if sys.platform != "win32" and os.getpgid(0) == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(0)
