@@ -252,7 +252,7 @@ def export_command(arguments: argparse.Namespace) -> int:
 
 
 def check_env_command(arguments: argparse.Namespace) -> int:
-    from marft.config import merge
+    from marft.config import free_settings
     from marft.envs.checking import check
 
     source, overrides = split_words(arguments.words)
@@ -260,7 +260,7 @@ def check_env_command(arguments: argparse.Namespace) -> int:
         raise MarftError(f"one environment at a time: {arguments.env!r} or {source!r}; settings are written key=value")
     if arguments.deadline <= 0:
         raise MarftError("--deadline: every call needs some time; give it more than 0 seconds")
-    findings = check(arguments.env, merge({}, overrides), arguments.deadline)
+    findings = check(arguments.env, free_settings(overrides), arguments.deadline)
     for finding in findings:
         print(finding)
     if failed := list(dict.fromkeys(finding.check for finding in findings if finding.ok is False)):
