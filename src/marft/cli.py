@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -68,10 +69,20 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments, rest = parser().parse_known_args(argv)
     for word in rest:
         if word.startswith("-") or not hasattr(arguments, "words"):
-            raise MarftError(f"unknown argument {word!r}; see marft --help")
+            raise MarftError(f"unknown argument {word!r}{key_for_option(word)}; see marft --help")
     if rest:
         arguments.words = [*arguments.words, *rest]
     return arguments
+
+
+def key_for_option(word: str) -> str:
+    """`--lr 1e-3` is how other programs take their settings; ours are written key=value."""
+    from marft.config import Config
+    from marft.config.hints import hint_for_key
+
+    name = word.lstrip("-").partition("=")[0]
+    hint = hint_for_key([name], list(Config.model_fields)) if name else ""
+    return f"; settings are written key=value{hint}" if hint else ""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -287,9 +298,25 @@ def recipes_command(arguments: argparse.Namespace) -> int:
 def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
     """At most one word without `=` (what to run); the others are overrides."""
     sources = [word for word in words if "=" not in word]
+    for before, word in pairwise(words):
+        if "=" in before and word in sources:
+            check_quotes(word)
     if len(sources) > 1:
         raise MarftError(f"one config at a time: {sources[0]!r} or {sources[1]!r}; overrides are written key=value")
     return (sources[0] if sources else None), [word for word in words if "=" in word]
+
+
+def check_quotes(word: str) -> None:
+    """A word after an override that names nothing is often the rest of its value, which the shell has cut."""
+    from marft.config import recipes
+    from marft.config.hints import hint_for_recipe
+
+    path = Path(word)
+    if word not in recipes() and not path.exists() and path.suffix not in (".yaml", ".yml") and os.sep not in word:
+        raise MarftError(
+            f"unknown recipe {word!r}{hint_for_recipe(word, recipes())}; if it belongs to the value before it, quote "
+            "both: 'key=two words'"
+        )
 
 
 if __name__ == "__main__":

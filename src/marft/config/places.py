@@ -16,10 +16,12 @@ NAME = "NAME"  # stands for a name of the user's: of an agent, of a benchmark
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One key of the schema: its path, and whether it has a value of its own when nobody gives one."""
+    """One key of the schema: its path, whether it has a value of its own when nobody gives one, and of which
+    algorithm or credit it is."""
 
     path: tuple[str, ...]
     valued: bool
+    of: str | None = None
 
     def __str__(self) -> str:
         return ".".join(self.path)
@@ -63,14 +65,16 @@ def is_text(kinds: Iterable[Any]) -> bool:
     return str in found and found <= {str, NoneType}
 
 
-def places(kind: Any = Config, above: tuple[str, ...] = ()) -> Iterator[Place]:
+def places(kind: Any = Config, above: tuple[str, ...] = (), of: str | None = None) -> Iterator[Place]:
     """Every key of the schema, sections included, in its order; those of several algorithms come several times."""
     for name, field in kind.model_fields.items():
         path = (*above, name)
-        yield Place(path=path, valued=field.default is not None)
-        for member in members(field.annotation):
-            if is_section(member):
-                yield from places(member, path)
-            elif get_origin(member) is dict:
-                for each in filter(is_section, members(get_args(member)[1])):
-                    yield from places(each, (*path, NAME))
+        yield Place(path=path, valued=field.default is not None, of=of)
+        kinds = list(members(field.annotation))
+        choice = sum(map(is_section, kinds)) > 1  # of algorithms, of credits
+        for each in kinds:
+            if is_section(each):
+                yield from places(each, path, get_args(each.model_fields["name"].annotation)[0] if choice else of)
+            elif get_origin(each) is dict:
+                for own in filter(is_section, members(get_args(each)[1])):
+                    yield from places(own, (*path, NAME), of)

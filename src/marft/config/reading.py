@@ -12,9 +12,9 @@ import yaml
 from pydantic import ValidationError
 
 from marft.config.explaining import explain
+from marft.config.hints import hint_for_recipe
 from marft.config.overrides import SHORTHANDS, UNREADABLE, read_override, read_yaml, why_unreadable
 from marft.config.schema import Config
-from marft.config.section import nearest
 from marft.config.team import WORKFLOWS
 from marft.types import MarftError
 
@@ -55,15 +55,21 @@ def read_one(source: str) -> dict[str, Any]:
         try:
             return parse_yaml(path.read_text(encoding="utf-8"), str(path))
         except OSError as error:
-            raise MarftError(f"cannot read {path}: {error.strerror}") from None
+            recipe = f"; did you mean the recipe {source!r}?" if (source := path.stem) in recipes() else ""
+            raise MarftError(f"cannot read {path}: {error.strerror}{recipe}") from None
         except UnicodeDecodeError:
             raise MarftError(f"cannot read {path}: it is not a text in UTF-8; save it as one") from None
     known = recipes()
+    if source not in known and (path / "config.yaml").is_file():
+        raise MarftError(
+            f"{source} is a run: go on with it by --resume --run {source}, or begin anew with its settings in "
+            f"{path / 'config.yaml'}"
+        )
     if source not in known and os.sep in source:
         raise MarftError(f"there is no run and no config in {source}; give a run's folder, a .yaml file or a recipe")
     if source not in known:
         raise MarftError(
-            f"unknown recipe {source!r}{nearest(source, known)}; 'marft recipes' lists them, or give a .yaml file"
+            f"unknown recipe {source!r}{hint_for_recipe(source, known)}; 'marft recipes' lists them, or give a .yaml file"
         )
     return parse_yaml((resources.files("marft") / "recipes" / f"{source}.yaml").read_text(), source)
 
@@ -154,9 +160,13 @@ def spell_out(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def parse(data: Mapping[str, Any]) -> Config:
     """Check plain data; the first mistake becomes one line."""
+    spelled = spell_out(data)
     try:
-        return Config.model_validate(spell_out(data))
+        return Config.model_validate(spelled)
     except ValidationError as error:
+        match spelled.get("team"):
+            case {"agents": dict() as agents}:
+                raise MarftError(explain(error, list(map(str, agents)))) from None
         raise MarftError(explain(error)) from None
 
 
