@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from shortfalls import Result, shortfalls
+from wrapping import wrapped
 
 NOTHING = "No run has been recorded yet."
 PATH = re.compile(r"(?<![\w.~/])(?:~|\.{1,2})?/(?:[^/\s]+/)*([^/\s]+)")  # of a machine; its last part is enough
@@ -37,7 +38,7 @@ def fill(page: str, results: Path) -> str:
         parts[name] += f"\n\n```\n{chr(10).join(told)}\n```" if told else ""
     parts["shortfalls"] = shortfalls(found)
     for name, part in parts.items():
-        shown = PATH.sub(r"\1", part)
+        shown = wrapped(PATH.sub(r"\1", part))
         page = re.sub(
             rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", lambda m, s=shown: f"{m[1]}{s}\n{m[2]}", page, flags=re.S
         )

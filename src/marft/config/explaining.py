@@ -36,9 +36,9 @@ def explain(error: ValidationError, agents: Collection[str] = ()) -> str:
         case "union_tag_not_found":
             return f"{where}.name is missing; choose one of {', '.join(CHOICES[where])}"
         case "literal_error" if isinstance(first["input"], str):
-            known = re.findall(r"'([^']*)'", first["ctx"]["expected"])
-            return f"{where}: {said(path, first['input'])} is none of {', '.join(known)}" + hint_for_name(
-                where, first["input"], known
+            allowed = re.findall(r"'([^']*)'", first["ctx"]["expected"])
+            return f"{where}: {said(path, first['input'])} is none of {', '.join(allowed)}" + hint_for_name(
+                where, first["input"], allowed
             )
         case "missing" if where == "algorithm":
             return f"algorithm is missing; choose one of {', '.join(ALGORITHMS)}, as in algorithm: grpo"
