@@ -35,7 +35,7 @@ def fill(page: str, results: Path) -> str:
     parts = {name: make(found[name]) if found[name] else NOTHING for name, make in TABLES.items()}
     for name, each in paths.items():
         told = [command(result, path.name) for path, result in zip(each, found[name], strict=True)]
-        parts[name] += f"\n\n```\n{chr(10).join(told)}\n```" if told else ""
+        parts[name] += f"\n\n```sh\n{chr(10).join(told)}\n```" if told else ""
     parts["shortfalls"] = shortfalls(found)
     for name, part in parts.items():
         shown = wrapped(PATH.sub(r"\1", part))

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from marft.config import load_config
+
 NUMBER = r"[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?"
 Values = Mapping[str, str]
 
@@ -184,6 +186,17 @@ def frozen_gap(results: Path) -> Values:
     }
 
 
+# --- settings ---------------------------------------------------------------------------------------------------------
+def duo(results: Path) -> Values:
+    """Of the recipe itself: what it sets is no result, but stands in prose as well."""
+    config = load_config("duo")
+    return {
+        "lr": rate(config.optimizer.lr),
+        "iterations": str(config.train.iterations),
+        "minibatches": str(config.train.minibatches),
+    }
+
+
 README, GRADING = "README.md", "docs/grading.md"
 REAL = "from {duo} % to {duo_after} % of GSM8K's test set (from {duo_long} %, where the untuned duo may speak longer) and a single agent from {single} % to {single_after} %"
 SENTENCES = (
@@ -244,6 +257,11 @@ SENTENCES = (
         text="its majority of three does better with {times} times the tokens a task. With an untrained planner every seed "
         "ends lower than the team, but by {least} to {most}",
         values=frozen_gap,
+    ),
+    Sentence(
+        page="docs/configuration.md",
+        text="The recipe `duo` sets `optimizer.lr` {lr} with linear decay, {iterations} iterations, {minibatches} minibatches",
+        values=duo,
     ),
     Sentence(
         page="docs/algorithms.md",
