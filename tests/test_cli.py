@@ -415,7 +415,9 @@ def test_a_folder_does_not_hide_a_recipe(fails: Fails) -> None:
 
 
 def test_a_setting_an_environment_needs(fails: Fails) -> None:
-    assert fails("train", "env=math") == "env.data is missing; math needs it"
+    assert (
+        fails("train", "env=math") == "env.data is missing; math needs it, as in env.data=gsm8k or env.data=FILE.jsonl"
+    )
 
 
 # --- eval, play, export -----------------------------------------------------------------------------------------------

@@ -69,20 +69,12 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments, rest = parser().parse_known_args(argv)
     for word in rest:
         if word.startswith("-") or not hasattr(arguments, "words"):
-            raise MarftError(f"unknown argument {word!r}{key_for_option(word)}; see marft --help")
+            from marft.config.hints import hint_for_option
+
+            raise MarftError(f"unknown argument {word!r}{hint_for_option(word)}; see marft --help")
     if rest:
         arguments.words = [*arguments.words, *rest]
     return arguments
-
-
-def key_for_option(word: str) -> str:
-    """`--lr 1e-3` is how other programs take their settings; ours are written key=value."""
-    from marft.config import Config
-    from marft.config.hints import hint_for_key
-
-    name = word.lstrip("-").partition("=")[0]
-    hint = hint_for_key([name], list(Config.model_fields)) if name else ""
-    return f"; settings are written key=value{hint}" if hint else ""
 
 
 def parser() -> argparse.ArgumentParser:

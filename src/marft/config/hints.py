@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from marft.config.algorithm import ALGORITHMS, CREDITS
 from marft.config.places import NAME, Place, kinds_at, places
+from marft.config.schema import Config
 from marft.config.section import form, nearest
 from marft.config.team import WORKFLOWS
 
@@ -158,6 +159,13 @@ def hint_for_recipe(word: str, recipes: Collection[str]) -> str:
     if begun and not any(form(name) == form(word) for name in begun):
         return f"; did you mean {listed(begun)}?"
     return nearest(word, list(recipes))
+
+
+def hint_for_option(word: str) -> str:
+    """`--lr 1e-3` is how other programs take their settings; ours are written key=value."""
+    name = word.lstrip("-").partition("=")[0]
+    hint = hint_for_key([name], list(Config.model_fields)) if name else ""
+    return f"; settings are written key=value{hint}" if hint else ""
 
 
 def everywhere() -> list[Place]:
