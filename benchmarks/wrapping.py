@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[1]
 WIDTH = 120
 ITEM = re.compile(r"(\s*)([-*+]|\d+\.)(\s+)")
 FIXED = re.compile(r"\s*(\||#|<!--|!\[|$)")  # tables, headings, comments, pictures, nothing
-SPECIAL = re.compile(r"[-+*>|#]+|\d+[.)]")  # what would mean something else at the beginning of a line
+# what would mean something else at the beginning of a line, or nothing without the number before it
+SPECIAL = re.compile(r"[-+*>|#]+|\d+[.)]|%\S*")
 SPAN = re.compile(r"`[^`]*`")
 JOINT = "\0"  # a space at which no line may end
 
@@ -93,7 +94,7 @@ def fill(lines: list[str]) -> list[str]:
 
 
 def glued(words: list[str]) -> list[str]:
-    """A dash or a number that would begin a list stays with the word before it."""
+    """Dashes and numbers that would begin a list, and percent signs, stay with the word before them."""
     joined: list[str] = []
     for word in words:
         if joined and SPECIAL.fullmatch(word):

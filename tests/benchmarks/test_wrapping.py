@@ -59,3 +59,7 @@ def test_code_stays_on_one_line_and_nothing_becomes_a_list(wrapping: ModuleType)
     assert after[1].startswith("`marft train duo` and")
     assert not any(re.match(r"[-+*#>|]|\d+\.", line) for line in after)
     assert " ".join(after) == before
+
+
+def test_a_percent_sign_stays_with_its_number(wrapping: ModuleType) -> None:
+    assert wrapping.wrapped("x" * 115 + " 27.6 % of it").split("\n")[1] == "27.6 % of it"
