@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from shortfalls import Result, shortfalls
+from wrapping import wrapped
 
 NOTHING = "No run has been recorded yet."
 PATH = re.compile(r"(?<![\w.~/])(?:~|\.{1,2})?/(?:[^/\s]+/)*([^/\s]+)")  # of a machine; its last part is enough
@@ -34,10 +35,10 @@ def fill(page: str, results: Path) -> str:
     parts = {name: make(found[name]) if found[name] else NOTHING for name, make in TABLES.items()}
     for name, each in paths.items():
         told = [command(result, path.name) for path, result in zip(each, found[name], strict=True)]
-        parts[name] += f"\n\n```\n{chr(10).join(told)}\n```" if told else ""
+        parts[name] += f"\n\n```sh\n{chr(10).join(told)}\n```" if told else ""
     parts["shortfalls"] = shortfalls(found)
     for name, part in parts.items():
-        shown = PATH.sub(r"\1", part)
+        shown = wrapped(PATH.sub(r"\1", part))
         page = re.sub(
             rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", lambda m, s=shown: f"{m[1]}{s}\n{m[2]}", page, flags=re.S
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from results_page import page
+from wrapping import wrapped
 
 from marft.runs.directory import RunDirectory, lines
 from marft.runs.intervals import over_seeds
@@ -44,7 +45,7 @@ def write_report(out: Path, docs: Path) -> None:
 
 
 def make_page(results: Path) -> str:
-    return page([json.loads(path.read_text()) for path in sorted(results.glob("real-*.json"))])
+    return wrapped(page([json.loads(path.read_text()) for path in sorted(results.glob("real-*.json"))]))
 
 
 # --- from the files --------------------------------------------------------------------------------------------------

@@ -103,8 +103,25 @@ def test_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         ("play du", "unknown recipe 'du'; did you mean 'duo'?"),
         ("train nowhere.yaml", "cannot read nowhere.yaml"),
         ("train trian.tasks=3", "unknown key 'trian'; did you mean 'train'?"),
-        ("train env.levels=3", "unknown key 'env.levels'; settings of arithmetic: level"),
+        ("train env.levels=3", "unknown key 'env.levels'; did you mean 'env.level'?; settings of arithmetic: level"),
         ("train env=poker", "unknown environment 'poker'"),
+        ("train env=gsm8k", "did you mean 'env=math env.data=gsm8k'?"),
+        ("train lr=1e-3", "unknown key 'lr'; did you mean 'optimizer.lr'"),
+        ("train --learning-rate 1e-3", "settings are written key=value; did you mean 'optimizer.lr'?"),
+        ("train --seed=3", "settings are written key=value; did you mean 'seed'?"),
+        ("train algorithm=ppo", "our two forms of PPO are marft-token (a ratio a token) and marft-action"),
+        (
+            "train team.agents.solver.prompt=You solve. Go.",
+            "'solve.'; if it belongs to the value before it, quote both",
+        ),
+        ("train seed=1 duoo", "unknown recipe 'duoo'; did you mean 'duo'?"),
+        ("train team.agents.solver.prompt", "a setting is written key=value"),
+        ("train device=gpu", "unknown device 'gpu': use auto, cpu, cuda"),
+        ("train model=NANO", "unknown model 'NANO'; did you mean 'nano'?"),
+        ("train debate.yaml", "cannot read debate.yaml: No such file or directory; did you mean the recipe 'debate'?"),
+        ("train env=math", "env.data is missing; math needs it, as in env.data=gsm8k"),
+        ("train env=math env.data=GSM8K", "did you mean gsm8k?"),
+        ("play runs/none", "there is no run and no config in runs/none"),
         ("train team.workflow=no.such:flow", "team.workflow: cannot import 'no.such:flow'"),
         ("train model=./nowhere", "model folder nowhere does not exist"),
         ("train model=/nowhere/at/all", "model folder /nowhere/at/all does not exist"),
@@ -144,6 +161,54 @@ def test_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_mistake_is_one_line(fails: Fails, arguments: str, expected: str) -> None:
     assert expected in fails(*arguments.split())
     assert list(Path("runs").glob("*/metrics.jsonl")) == []
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio", "tensorboard"])
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_a_missing_tracker_is_noticed_before_anything_is_made(
+    fails: Fails, monkeypatch: pytest.MonkeyPatch, command: str, name: str
+) -> None:
+    from marft.training import compose
+
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.record_writer", None)
+    monkeypatch.setattr(compose, "load", lambda *_: pytest.fail("the model is loaded"))
+    given = "true" if name == "tensorboard" else "maths"
+    line = fails(command, *ECHO, f"track.{name}={given}", "--run", "made")
+    assert line == f"track.{name} needs the package {name}: pip install 'marft[track]'"
+    assert list(Path().iterdir()) == []
+
+
+def test_a_folder_of_a_trackers_name_is_no_tracker(fails: Fails) -> None:
+    (Path() / "wandb" / "run-1").mkdir(parents=True)  # as the package leaves behind
+    assert fails("train", *ECHO, "track.wandb=maths").startswith("track.wandb needs the package wandb")
+    assert not Path("runs").exists()
+
+
+def test_a_missing_tracker_is_noticed_before_a_run_goes_on(fails: Fails, copy: Path) -> None:
+    before = files(copy)
+    line = fails("train", "--resume", "--run", copy, "train.iterations=9", "track.trackio=maths")
+    assert "needs the package trackio" in line
+    assert files(copy) == before
+
+
+def test_a_run_is_no_config(fails: Fails, trained: Path) -> None:
+    line = fails("train", trained)
+    assert line.startswith(f"{trained} is a run: go on with it by --resume --run {trained}, or begin anew with its ")
+
+
+def test_turns_longer_than_the_model_reads(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = [*ECHO, "team.agents.solver.max_tokens=1024", "train.iterations=1", "eval.tasks=0"]
+    assert main(["train", *words, "--run", str(tmp_path / "run")]) == 0
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    assert line == (
+        "marft: warning: model nano reads at most 1024 tokens, prompt and answer together, and "
+        "team.agents.solver.max_tokens=1024 asks for more: turns end when they are full; give less than 1024"
+    )
+    assert main(["train", *words, "--dry-run"]) == 0
+    assert "warning    model nano reads at most 1024 tokens" in capsys.readouterr().out
+    assert main(["train", *ECHO, "--dry-run"]) == 0
+    assert "warning" not in capsys.readouterr().out
 
 
 def test_a_model_without_a_chat_template(fails: Fails, tmp_path: Path) -> None:
@@ -350,7 +415,9 @@ def test_a_folder_does_not_hide_a_recipe(fails: Fails) -> None:
 
 
 def test_a_setting_an_environment_needs(fails: Fails) -> None:
-    assert fails("train", "env=math") == "env.data is missing; math needs it"
+    assert (
+        fails("train", "env=math") == "env.data is missing; math needs it, as in env.data=gsm8k or env.data=FILE.jsonl"
+    )
 
 
 # --- eval, play, export -----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -68,7 +69,9 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments, rest = parser().parse_known_args(argv)
     for word in rest:
         if word.startswith("-") or not hasattr(arguments, "words"):
-            raise MarftError(f"unknown argument {word!r}; see marft --help")
+            from marft.config.hints import hint_for_option
+
+            raise MarftError(f"unknown argument {word!r}{hint_for_option(word)}; see marft --help")
     if rest:
         arguments.words = [*arguments.words, *rest]
     return arguments
@@ -252,7 +255,7 @@ def export_command(arguments: argparse.Namespace) -> int:
 
 
 def check_env_command(arguments: argparse.Namespace) -> int:
-    from marft.config import merge
+    from marft.config import free_settings
     from marft.envs.checking import check
 
     source, overrides = split_words(arguments.words)
@@ -260,7 +263,7 @@ def check_env_command(arguments: argparse.Namespace) -> int:
         raise MarftError(f"one environment at a time: {arguments.env!r} or {source!r}; settings are written key=value")
     if arguments.deadline <= 0:
         raise MarftError("--deadline: every call needs some time; give it more than 0 seconds")
-    findings = check(arguments.env, merge({}, overrides), arguments.deadline)
+    findings = check(arguments.env, free_settings(overrides), arguments.deadline)
     for finding in findings:
         print(finding)
     if failed := list(dict.fromkeys(finding.check for finding in findings if finding.ok is False)):
@@ -287,9 +290,25 @@ def recipes_command(arguments: argparse.Namespace) -> int:
 def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
     """At most one word without `=` (what to run); the others are overrides."""
     sources = [word for word in words if "=" not in word]
+    for before, word in pairwise(words):
+        if "=" in before and word in sources:
+            check_quotes(word)
     if len(sources) > 1:
         raise MarftError(f"one config at a time: {sources[0]!r} or {sources[1]!r}; overrides are written key=value")
     return (sources[0] if sources else None), [word for word in words if "=" in word]
+
+
+def check_quotes(word: str) -> None:
+    """A word after an override that names nothing is often the rest of its value, which the shell has cut."""
+    from marft.config import recipes
+    from marft.config.hints import hint_for_recipe
+
+    path = Path(word)
+    if word not in recipes() and not path.exists() and path.suffix not in (".yaml", ".yml") and os.sep not in word:
+        raise MarftError(
+            f"unknown recipe {word!r}{hint_for_recipe(word, recipes())}; if it belongs to the value before it, quote "
+            "both: 'key=two words'"
+        )
 
 
 if __name__ == "__main__":

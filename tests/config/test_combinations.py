@@ -47,7 +47,7 @@ NAMES = [
     refusal(f"{A}.script=f", f"{A}.script", "'f' names no function; write package.module:function", f"{A}.script=m:f"),
     refusal(f"{A}.calls=2", f"{A}.calls", "it has no tools to call", f"{A}.calls=2 & {A}.tools=[python]"),
     refusal(f"{A}.tools=[python, python]", f"{A}.tools", "comes twice", f"{A}.tools=[python, calculator]"),
-    refusal("team.workflow='m:'", "team.workflow", "'m:' names no function", "team.workflow=m.n:f"),
+    refusal("team.workflow=m:", "team.workflow", "'m:' names no function", "team.workflow=m.n:f"),
     refusal(
         "team.workflow=x",
         "team.workflow",
@@ -55,8 +55,9 @@ NAMES = [
     ),
     refusal("team.workflow=debat", "team.workflow", "did you mean 'debate'?", "team.workflow=debate"),
     refusal(f"{A}.{REMOTE} & {A}.remote.url=h", f"{A}.remote.url", "write it like https://api.openai.com/v1"),
-    refusal(f"{A}.{REMOTE} & {A}.remote.url='http://u@h'", f"{A}.remote.url", "saved with the run; drop it"),
+    refusal(f"{A}.{REMOTE} & {A}.remote.url=http://u@h", f"{A}.remote.url", "saved with the run; drop it"),
     refusal(f"{A}.{REMOTE} & {A}.remote.key_env=k", f"{A}.remote.key_env", "put the key into one", f"{A}.{REMOTE}"),
+    refusal("track.wandb=true", "track.wandb", "'true' is no project; give the project's name", "track.wandb=maths"),
     refusal("lora.targets=q_proj", "lora.targets", "give all-linear, or a list", "lora.targets=all-linear"),
     refusal("lora.targets=[]", "lora.targets", "it names no layers", "lora.targets=[q_proj, v_proj]"),
     refusal("lora.targets=['']", "lora.targets", "it names no layers"),
@@ -231,8 +232,8 @@ LEARNING = [
 
 VLLM = "engine.name=vllm"
 ENGINES = [
-    refusal("engine.url='http://h'", "engine.url", "only vLLM has one; say engine.name=vllm", f"{VLLM} & engine.url='http://h'"),
-    refusal(f"{VLLM} & engine.url='http://h' & engine.memory=0.5", "engine.memory", "a server is told when it is started; drop it", f"{VLLM} & engine.memory=0.5", "engine.memory=0.5"),
+    refusal("engine.url=http://h", "engine.url", "only vLLM has one; say engine.name=vllm", f"{VLLM} & engine.url=http://h"),
+    refusal(f"{VLLM} & engine.url=http://h & engine.memory=0.5", "engine.memory", "a server is told when it is started; drop it", f"{VLLM} & engine.memory=0.5", "engine.memory=0.5"),
     refusal(f"{VLLM} & {A}.model=other", "engine.name", "vllm serves one base model and this team has 2; use local",
             f"{A}.model=other", f"{VLLM} & {A}.model=nano", f"{VLLM} & {A}.script=m:f"),
     refusal(f"{VLLM} & {A}.temperature=2.1", "engine.name", "at temperatures from 0.01 to 2, not at 2.1; use local",

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import pytest
-import yaml
 from mistakes import DUO
 from pydantic import BaseModel
 
-from marft.config import ALGORITHMS, CREDITS, WORKFLOWS, Config, merge_settings, parse
+from marft.config import ALGORITHMS, CREDITS, WORKFLOWS, Config, parse
 from marft.config.algorithm import ScheduleConfig
 
 CHOICES = {"algorithm": ALGORITHMS, "credit": CREDITS}
@@ -101,13 +100,3 @@ def test_every_key_is_documented() -> None:
 )
 def test_every_name_is_documented(key: str, names: Iterable[str]) -> None:
     assert rows(f"`{key}`") == [[name] for name in names]
-
-
-@pytest.mark.parametrize("block", re.findall(r"```yaml\n(.*?)```", DOCS, re.DOTALL))
-def test_every_example_is_a_config(block: str) -> None:
-    data = yaml.safe_load(block)
-    parse(data if "team" in data and "algorithm" in data else merge_settings(DUO, data))
-
-
-def test_there_are_examples() -> None:
-    assert len(re.findall(r"```yaml\n", DOCS)) >= 6

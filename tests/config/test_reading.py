@@ -214,30 +214,20 @@ def test_the_base_is_left_as_it_was() -> None:
     assert base == copy
 
 
-def test_dollars_and_quotes_in_overrides() -> None:
-    def prompt(value: str) -> str:
-        return load_config(None, [f"team.agents.solver.prompt={value}"]).team.agents["solver"].prompt
-
-    assert prompt("${price} each") == "${price} each"  # never looked up
-    assert prompt("'a: b'") == "a: b"
-    assert prompt('"a = b"') == "a = b"
-    assert prompt("it costs $5") == "it costs $5"
-    assert prompt('say "N", it\'s all') == 'say "N", it\'s all'
-    assert prompt("'end with \"Answer: N\"'") == 'end with "Answer: N"'
-    assert mistake("team.agents.a.prompt=Answer: N").startswith("team.agents.a.prompt: ")  # YAML: a mapping
-    assert mistake("team.agents.a.prompt=${") == (
-        "cannot apply 'team.agents.a.prompt': its value holds an open '${'; write it in a file"
-    )
-    assert mistake("team.agents.a.prompt='open") == (
-        "cannot read the value of 'team.agents.a.prompt': found unexpected end of stream in line 1, column 6"
-    )
-
-
 def test_what_is_not_an_override() -> None:
     assert mistake("seed") == "'seed' is not an override; write key=value"
     assert mistake("seed: 3") == "'seed' is not an override; write key=value"
     assert "unknown key" in mistake("=3")
     assert "seed" in mistake("seed=")
+
+
+def test_values_that_are_no_text_are_yaml() -> None:
+    assert mistake("seed=[1").startswith("cannot read the value of 'seed': ")
+    assert mistake("env.instruction=End with: a: b").endswith("; write a text as 'env.instruction=\"…\"'")
+    assert mistake("env.instruction=${") == (
+        "cannot apply 'env.instruction': its value holds an open '${'; write it in a file"
+    )
+    assert read(["env.instruction='End with: \"N\"'"]).env.settings == {"instruction": 'End with: "N"'}
 
 
 # --- extends ----------------------------------------------------------------------------------------------------------

@@ -16,13 +16,13 @@ TEAM = DUO["team"]
         ("trian.tasks=3", "unknown key 'trian'; did you mean 'train'?"),
         ("train.task=3", "unknown key 'train.task'; did you mean 'train.tasks'?"),
         ("algorithm.clip_lo=0.1", "unknown key 'algorithm.clip_lo'; did you mean 'algorithm.clip_low'?"),
-        ("algorithm.normalize=sum", "unknown key 'algorithm.normalize'"),
+        ("algorithm.normalize=sum", "unknown key 'algorithm.normalize'; did you mean 'algorithm.normalise'?"),
         ("algorithm.kl.weigth=1", "unknown key 'algorithm.kl.weigth'; did you mean 'algorithm.kl.weight'?"),
         ("team.workflo=x", "unknown key 'team.workflo'; did you mean 'team.workflow'?"),
         ("team.agents.a.promt=x", "unknown key 'team.agents.a.promt'; did you mean 'team.agents.a.prompt'?"),
         ("team.agents.a.max_token=3", "unknown key 'team.agents.a.max_token'; did you mean 'team.agents.a.max_tokens'?"),
         ("team.agents.a.remote.ulr=x", "unknown key 'team.agents.a.remote.ulr'; did you mean 'team.agents.a.remote.url'?"),
-        ("optimizer.learning=1", "unknown key 'optimizer.learning'"),
+        ("optimizer.learning=1", "unknown key 'optimizer.learning'; did you mean 'optimizer.lr'?"),
         ("critic.warm_up=1", "unknown key 'critic.warm_up'; did you mean 'critic.warmup'?"),
         ("credit={name: step_discounted, bta: 1}", "unknown key 'credit.bta'; did you mean 'credit.beta'?"),
         ("schedule.intervall=1", "unknown key 'schedule.intervall'; did you mean 'schedule.interval'?"),
@@ -37,7 +37,7 @@ def test_an_unknown_key_suggests_the_nearest(override: str, expected: str) -> No
 
 def test_an_unknown_key_is_looked_up_in_the_section_that_was_chosen() -> None:
     assert "did you mean 'algorithm.normalise'?" in mistake("algorithm=marft-action", "algorithm.normalize=sum")
-    assert mistake("credit=equal", "credit.beta=0.5") == "unknown key 'credit.beta'"
+    assert mistake("credit=equal", "credit.beta=0.5") == "unknown key 'credit.beta'; it is for step_discounted"
 
 
 @pytest.mark.parametrize(
@@ -53,16 +53,13 @@ def test_an_unknown_key_is_looked_up_in_the_section_that_was_chosen() -> None:
         ("train.budget=0", "train.budget: "),
         ("team=3", "team: give its keys (workflow, "),
         ("team.agents=[]", "team.agents: give NAME: PROMPT lines, not a list"),
-        ("team.agents.a=3", "team.agents.a: give its keys (prompt, "),
+        ("team.agents.a={a: b", "cannot read the value of 'team.agents.a': "),
         ("team.agents.a.temperature=-1", "team.agents.a.temperature: "),
         ("team.agents.a.temperature=.inf", "team.agents.a.temperature: "),
         ("team.agents.a.temperature=.nan", "team.agents.a.temperature: "),
         ("team.agents.a.sees=b", "team.agents.a.sees: give a list in [brackets], not 'b'"),
         ("team.agents.a.sees=[1]", "team.agents.a.sees.0: "),
         ("team.agents.a.stop=['']", "team.agents.a.stop.0: "),
-        ("team.agents.a.init_from=''", "team.agents.a.init_from: "),
-        ("init_from=''", "init_from: "),
-        ("track.wandb=''", "track.wandb: "),
         ("team.rounds=0", "team.rounds: "),
         ("optimizer.lr=.inf", "optimizer.lr: "),
         ("optimizer.lr=-1", "optimizer.lr: "),
@@ -90,7 +87,6 @@ def test_an_unknown_key_is_looked_up_in_the_section_that_was_chosen() -> None:
         ("eval.benchmarks={'': {}}", "eval.benchmarks.: "),
         ("checkpoint.keep=1", "checkpoint.keep: "),
         ("dtype=int8", "dtype: "),
-        ("env.name=3", "env.name: "),
         ("track.tensorboard=maybe", "track.tensorboard: "),
     ],
 )
@@ -130,7 +126,7 @@ def test_names_of_algorithms_and_credits() -> None:
     assert mistake("credit=tre").startswith("unknown credit 'tre'; did you mean 'tree'?; known: equal, ")
     assert mistake(base={"team": TEAM, "algorithm": {}}).startswith("algorithm.name is missing; choose one of")
     assert mistake("credit.beta=0.5").startswith("credit.name is missing; choose one of equal, ")
-    assert mistake(base={"team": TEAM}) == "algorithm is missing"
-    assert mistake(base={"algorithm": "grpo"}) == "team is missing"
-    assert mistake(base={"algorithm": "grpo", "team": {}}) == "team.agents is missing"
+    assert mistake(base={"team": TEAM}).startswith("algorithm is missing; choose one of marft-token, ")
+    assert mistake(base={"algorithm": "grpo"}).startswith("team is missing; list the agents: ")
+    assert mistake(base={"algorithm": "grpo", "team": {}}).startswith("team.agents is missing; list the agents: ")
     assert mistake(base={"algorithm": "grpo", "team": {"agents": {}}}).startswith("team.agents: ")

@@ -24,7 +24,11 @@ def test_built_in_and_ones_own() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "expected"),
     [
-        ("arithmetics", {}, "unknown environment 'arithmetics'; use arithmetic, math, code, reasoning, pettingzoo or"),
+        (
+            "arithmetics",
+            {},
+            "unknown environment 'arithmetics'; did you mean 'arithmetic'?; use arithmetic, math, code, ",
+        ),
         ("", {}, "unknown environment ''"),
         ("no_such_module:Env", {}, "env.name: cannot import 'no_such_module:Env'"),
         ("toys:Nothing", {}, "env.name: cannot import 'toys:Nothing'"),
@@ -36,10 +40,14 @@ def test_built_in_and_ones_own() -> None:
         ("toys:both", {}, "env.name: 'toys:both' is not a marft.Environment"),
         ("builtins:int", {}, "env.name: 'builtins:int' is not a marft.Environment"),
         ("marft:Environment", {}, "env: Can't instantiate abstract class Environment"),
-        ("arithmetic", {"levl": 3}, "unknown key 'env.levl'; settings of arithmetic: level"),
-        ("toys:NoTasks", {"sizes": 3}, "unknown key 'env.sizes'; settings of toys:NoTasks: size"),
+        ("arithmetic", {"levl": 3}, "unknown key 'env.levl'; did you mean 'env.level'?; settings of arithmetic: level"),
+        (
+            "toys:NoTasks",
+            {"sizes": 3},
+            "unknown key 'env.sizes'; did you mean 'env.size'?; settings of toys:NoTasks: size",
+        ),
         ("arithmetic", {"level": 99}, "env: level must be a whole number in 1…8, not 99"),
-        ("math", {}, "env.data is missing; math needs it"),
+        ("math", {}, "env.data is missing; math needs it, as in env.data=gsm8k"),
         ("toys:NeedsFile", {}, "env: the data is missing"),
     ],
 )

@@ -130,11 +130,14 @@ def test_gold_solutions_are_right_and_their_neighbours_wrong() -> None:
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({}, "env.data is missing; math needs it"),
+        ({}, "env.data is missing; math needs it, as in env.data=gsm8k or env.data=FILE.jsonl"),
         ({"data": "mbpp"}, "env: data: mbpp is a set of programs; use env=code"),
         ({"data": "gsm8k", "test": "humaneval"}, "env: test: humaneval is a set of programs; use env=code"),
         ({"data": "gsm8k", "held_out": 2}, "env: held_out must be a share between 0 and 1, such as 0.1, not 2"),
-        ({"data": "gsm8k", "instruction": 5}, "env: instruction must be a text, not 5"),
+        (
+            {"data": "gsm8k", "instruction": 5},
+            "env: instruction must be a text, not 5; on the command line: 'env.instruction=\"…\"'",
+        ),
         ({"data": ""}, "env: data must be a text that is not empty, not ''"),
     ],
 )

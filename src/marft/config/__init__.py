@@ -20,7 +20,17 @@ from marft.config.algorithm import (
     ReinforcePPConfig,
     RlooConfig,
 )
-from marft.config.reading import load_config, merge, merge_settings, parse, parse_yaml, read_source, recipes, to_yaml
+from marft.config.reading import (
+    free_settings,
+    load_config,
+    merge,
+    merge_settings,
+    parse,
+    parse_yaml,
+    read_source,
+    recipes,
+    to_yaml,
+)
 from marft.config.schema import Config, EnvConfig
 from marft.config.team import WORKFLOWS, AgentConfig, RemoteConfig, TeamConfig
 
@@ -46,6 +56,7 @@ __all__ = [
     "RemoteConfig",
     "RlooConfig",
     "TeamConfig",
+    "free_settings",
     "load_config",
     "merge",
     "merge_settings",

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from marft.config.algorithm import ALGORITHMS, CREDITS
+from marft.config.hints import hint_for_key, hint_for_name
+from marft.config.places import is_section
 from marft.config.schema import Config
 from marft.config.section import nearest
 
 CHOICES = {"algorithm": ALGORITHMS, "credit": CREDITS}
 
 
-def explain(error: ValidationError) -> str:
-    """One line for the first mistake: where it is, what is wrong, what was probably meant."""
+def explain(error: ValidationError, agents: Collection[str] = ()) -> str:
+    """One line for the first mistake: where it is, what is wrong, what was probably meant. `agents` are the team's."""
     found = error.errors()
     # an unknown key is often a misspelt one, which is then missing too
     first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
@@ -26,16 +29,28 @@ def explain(error: ValidationError) -> str:
     but = f", not {given}" if given else ""
     match first["type"]:
         case "extra_forbidden":
-            return f"unknown key '{where}'{nearest(path[-1], keys_at(location[:-1]), prefix=path[:-1])}"
+            return f"unknown key '{where}'{hint_for_key(path, keys_at(location[:-1]), agents)}"
         case "union_tag_invalid":
             tag, known = str(first["ctx"]["tag"]), CHOICES[where]
-            return f"unknown {where} {tag!r}{nearest(tag, known)}; known: {', '.join(known)}"
+            return f"unknown {where} {tag!r}{hint_for_name(where, tag, known)}; known: {', '.join(known)}"
         case "union_tag_not_found":
             return f"{where}.name is missing; choose one of {', '.join(CHOICES[where])}"
+        case "literal_error" if isinstance(first["input"], str):
+            allowed = re.findall(r"'([^']*)'", first["ctx"]["expected"])
+            return f"{where}: {said(path, first['input'])} is none of {', '.join(allowed)}" + hint_for_name(
+                where, first["input"], allowed
+            )
+        case "missing" if where == "algorithm":
+            return f"algorithm is missing; choose one of {', '.join(ALGORITHMS)}, as in algorithm: grpo"
+        case "missing" if where in ("team", "team.agents"):
+            return f"{where} is missing; list the agents: team: {{agents: {{solver: You solve.}}}}, or extends: duo"
         case "missing":
             return f"{where} is missing"
         case "value_error":
             message = str(first["ctx"]["error"])
+            match path:
+                case ["team", "agents", agent] if message.startswith("prompt: is missing"):  # often a misspelt one
+                    message += nearest(agent, [each for each in agents if each != agent], prefix=path[:-1])
             joint = "." if message.split(":")[0].split(".")[0] in keys_at(location) else ": "
             return f"{where}{joint}{message}" if where else message
         case "model_attributes_type":
@@ -80,10 +95,6 @@ def keys_at(location: Sequence[str]) -> list[str]:
         else:  # of agents, by names of the user's
             kind = get_args(kind)[1] if get_origin(kind) is dict else None
     return list(kind.model_fields) if is_section(kind) else []
-
-
-def is_section(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def one_section(kind: Any) -> Any:

@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from marft.config.explaining import explain
+from marft.config.hints import hint_for_recipe
+from marft.config.overrides import SHORTHANDS, UNREADABLE, read_override, read_yaml, why_unreadable
 from marft.config.schema import Config
-from marft.config.section import nearest
 from marft.config.team import WORKFLOWS
 from marft.references import is_moved
 from marft.types import MarftError
 
-SHORTHANDS = {
-    "env": "name",
-    "algorithm": "name",
-    "credit": "name",
-    "critic": "mode",
-    "schedule": "mode",
-    "engine": "name",
-}
 SUFFIXES = (".yaml", ".yml")
 WORKFLOW_SETTINGS = frozenset[str]().union(*WORKFLOWS.values())
 
@@ -68,15 +58,21 @@ def read_one(source: str) -> dict[str, Any]:
         try:
             return parse_yaml(path.read_text(encoding="utf-8"), str(path))
         except OSError as error:
-            raise MarftError(f"cannot read {path}: {error.strerror}") from None
+            recipe = f"; did you mean the recipe {source!r}?" if (source := path.stem) in recipes() else ""
+            raise MarftError(f"cannot read {path}: {error.strerror}{recipe}") from None
         except UnicodeDecodeError:
             raise MarftError(f"cannot read {path}: it is not a text in UTF-8; save it as one") from None
     known = recipes()
+    if source not in known and (path / "config.yaml").is_file():
+        raise MarftError(
+            f"{source} is a run: go on with it by --resume --run {source}, or begin anew with its settings in "
+            f"{path / 'config.yaml'}"
+        )
     if source not in known and os.sep in source:
         raise MarftError(f"there is no run and no config in {source}; give a run's folder, a .yaml file or a recipe")
     if source not in known:
         raise MarftError(
-            f"unknown recipe {source!r}{nearest(source, known)}; 'marft recipes' lists them, or give a .yaml file"
+            f"unknown recipe {source!r}{hint_for_recipe(source, known)}; 'marft recipes' lists them, or give a .yaml file"
         )
     return parse_yaml((resources.files("marft") / "recipes" / f"{source}.yaml").read_text(encoding="utf-8"), source)
 
@@ -94,10 +90,6 @@ class OnceLoader(yaml.SafeLoader):
         return node
 
 
-# the latter are what PyYAML's constructors say of dates, numbers and tags that are none, and of endless nesting
-UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
-
-
 def parse_yaml(text: str, where: str) -> dict[str, Any]:
     try:
         data = yaml.load(text, OnceLoader)  # a SafeLoader
@@ -110,33 +102,20 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
     return data
 
 
-def why_unreadable(error: Exception) -> str:
-    """Where and why, without the lines and names that PyYAML quotes: one of them may hold a secret."""
-    match error:
-        case yaml.MarkedYAMLError(problem_mark=mark, problem=str(problem)) if mark is not None:
-            nameless = re.sub(r"\b(alias|anchor|tag|handle) (['\"]).*\2", r"\1", problem)
-            return f"{nameless} in line {mark.line + 1}, column {mark.column + 1}"
-        case yaml.reader.ReaderError(character=int() as code):
-            return f"it holds the character U+{code:04X}"
-    return "a value looks like a date, a number or a tag and is none; put it in quotes"
-
-
 def merge(base: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """`key.path=value` overrides on top of a base."""
     on_top: dict[str, Any] = {}
     for override in overrides:  # one by one: `env=math` and `env.data=gsm8k` add up, in either order
-        key = re.split(r"[:=\s]", override, maxsplit=1)[0]
-        if not override.startswith(f"{key}="):  # what follows is not quoted: it may be a secret
-            raise MarftError(f"{key!r} is not an override; write key=value")
-        try:
-            one = OmegaConf.to_container(OmegaConf.from_dotlist([override]))
-        except OmegaConfBaseException:
-            raise MarftError(f"cannot apply {key!r}: its value holds an open '${{'; write it in a file") from None
-        except UNREADABLE as error:
-            raise MarftError(f"cannot read the value of {key!r}: {why_unreadable(error)}") from None
-        assert isinstance(one, dict)
-        on_top = laid_over(on_top, spell_out({str(key): value for key, value in one.items()}))
+        on_top = laid_over(on_top, spell_out(read_override(override)))
     return merge_settings(base, on_top)
+
+
+def free_settings(overrides: Sequence[str]) -> dict[str, Any]:
+    """`key.path=value` words that no schema knows: settings of somebody's own environment."""
+    settings: dict[str, Any] = {}
+    for override in overrides:
+        settings = laid_over(settings, read_yaml(override))
+    return settings
 
 
 def merge_settings(base: Mapping[str, Any], on_top: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,9 +166,13 @@ def spell_out(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def parse(data: Mapping[str, Any]) -> Config:
     """Check plain data; the first mistake becomes one line."""
+    spelled = spell_out(data)
     try:
-        return Config.model_validate(spell_out(data))
+        return Config.model_validate(spelled)
     except ValidationError as error:
+        match spelled.get("team"):
+            case {"agents": dict() as agents}:
+                raise MarftError(explain(error, list(map(str, agents)))) from None
         raise MarftError(explain(error)) from None
 
 

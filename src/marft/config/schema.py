@@ -101,6 +101,13 @@ class TrackConfig(Section):
     trackio: Text | None = None  # project name
     episodes: Annotated[int, Field(ge=0)] = 8  # written to episodes.jsonl an iteration
 
+    @field_validator("wandb", "trackio")
+    @classmethod
+    def named(cls, project: str | None) -> str | None:
+        if project is not None and project.casefold() in ("true", "false", "yes", "no", "on", "off"):
+            raise ValueError(f"{project!r} is no project; give the project's name, or null for none")
+        return project
+
 
 class Config(Section):
     """Everything a run is made of."""

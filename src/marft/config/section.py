@@ -45,6 +45,13 @@ Function = Annotated[str, AfterValidator(check_function)]
 Text = Annotated[str, Field(min_length=1)]
 
 
+def form(word: str) -> str:
+    """What two spellings of one word have in common: GRPO and grpo, marft_token and marft-token."""
+    return word.casefold().replace("-", "_")
+
+
 def nearest(word: str, known: Sequence[str] | Mapping[str, Any], prefix: Sequence[str] = ()) -> str:
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {'.'.join([*prefix, found[0]])!r}?" if found else ""
+    """`; did you mean …?` for a word that nobody knows, or nothing."""
+    forms = {form(each): each for each in known}
+    found = difflib.get_close_matches(form(word), forms, n=1, cutoff=0.6)
+    return f"; did you mean {'.'.join([*prefix, forms[found[0]]])!r}?" if found else ""

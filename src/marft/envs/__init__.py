@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marft import references
+from marft.config.section import nearest
 from marft.envs.base import Environment, Split
 from marft.types import MarftError, Task
 
@@ -18,12 +19,22 @@ BUILT_IN = {
     "pettingzoo": "marft.envs.aec:PettingZoo",
 }
 
+EXAMPLES = {  # of settings that built-in environments cannot do without
+    "math": {"data": "env.data=gsm8k or env.data=FILE.jsonl"},
+    "code": {"data": "env.data=mbpp or env.data=FILE.jsonl"},
+    "reasoning": {"task": "env.task=chain_sum"},
+    "pettingzoo": {"game": "env.game=pettingzoo.classic.tictactoe_v3", "agents": "env.agents=[x, o]"},
+}
+
 
 def make_env(name: str, settings: Mapping[str, Any]) -> Environment[Any]:
     """The environment of a config: a built-in name, or the user's own class as `package.module:Class`."""
     target = BUILT_IN.get(name, name)
     if ":" not in target:
-        raise MarftError(f"unknown environment {name!r}; use {', '.join(BUILT_IN)} or package.module:Class")
+        from marft.envs.naming import hint_for_env
+
+        hint = hint_for_env(name, BUILT_IN)
+        raise MarftError(f"unknown environment {name!r}{hint}; use {', '.join(BUILT_IN)} or package.module:Class")
     kind = references.find(target, "env.name")
     if not isinstance(kind, type) or not issubclass(kind, Environment):
         raise MarftError(f"env.name: {target!r} is not a marft.Environment")
@@ -31,10 +42,13 @@ def make_env(name: str, settings: Mapping[str, Any]) -> Environment[Any]:
     for key in settings:
         if key not in parameters:
             known = ", ".join(parameters) or "none"
-            raise MarftError(f"unknown key 'env.{key}'; settings of {name}: {known}")
+            raise MarftError(
+                f"unknown key 'env.{key}'{nearest(key, parameters, prefix=['env'])}; settings of {name}: {known}"
+            )
     for key, parameter in parameters.items():
         if parameter.default is parameter.empty and key not in settings and parameter.kind != parameter.VAR_KEYWORD:
-            raise MarftError(f"env.{key} is missing; {name} needs it")
+            example = EXAMPLES.get(name, {}).get(key)
+            raise MarftError(f"env.{key} is missing; {name} needs it{f', as in {example}' if example else ''}")
     try:
         return kind(**settings)
     except MarftError:

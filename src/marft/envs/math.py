@@ -40,7 +40,9 @@ class Math(Environment[State]):
             if name in KNOWN and KNOWN[name].kind != "math":
                 raise ValueError(f"{key}: {name} is a set of programs; use env=code")
         if not isinstance(instruction, str):
-            raise ValueError(f"instruction must be a text, not {instruction!r}")
+            raise ValueError(
+                f"instruction must be a text, not {instruction!r}; on the command line: 'env.instruction=\"…\"'"
+            )
         self.instruction = instruction
 
     def tasks(self, split: Split) -> Sequence[Task]:

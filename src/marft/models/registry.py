@@ -24,6 +24,8 @@ def resolve(name: str) -> str:
             return str(smollm2.folder())
         case _ if looks_like_path(name):
             return str(checked(Path(name).expanduser()))
+        case _ if name.casefold() in (NANO.name, smollm2.NAME):
+            raise MarftError(f"unknown model {name!r}; did you mean {name.casefold()!r}?")
         case _:
             return name
 

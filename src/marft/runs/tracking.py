@@ -17,6 +17,8 @@ from marft.runs.atomic import write_atomically
 from marft.runs.disk import writing
 from marft.types import MarftError
 
+MODULES = {"tensorboard": "tensorboard.summary.writer.record_writer", "wandb": "wandb", "trackio": "trackio"}
+
 
 class Tracker(Protocol):
     """Where the scalars of each iteration go."""
@@ -40,6 +42,13 @@ def trackers(config: Config, run: Path, *, resumed: int | None = None) -> list[T
     if config.track.trackio:
         chosen.append(Trackio(config.track.trackio, name, settings, run))
     return chosen
+
+
+def require_trackers(config: Config) -> None:
+    """Ends in one line where a dashboard is asked for whose package is missing: before anything is made or loaded."""
+    for name, module in MODULES.items():
+        if getattr(config.track, name):
+            needed(module, f"track.{name}")
 
 
 def flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
@@ -144,7 +153,10 @@ class Trackio:
 def needed(module: str, key: str) -> ModuleType:
     package = module.partition(".")[0]
     try:
-        return importlib.import_module(module)
+        found = importlib.import_module(module)
+        if found.__spec__ is not None and found.__spec__.origin is None:  # a folder of that name, as wandb leaves here
+            raise ImportError(f"{module} is a folder")
+        return found
     except ImportError:
         raise MarftError(f"{key} needs the package {package}: pip install 'marft[track]'") from None
 

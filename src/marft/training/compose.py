@@ -24,10 +24,12 @@ from marft.models.lora import AdapterSpec
 from marft.models.peft_format import CONFIG, read_scaling
 from marft.models.recompute import recompute_layers
 from marft.models.team import TeamModel
+from marft.runs.checkpoints import warn
 from marft.runs.directory import RunDirectory
 from marft.runs.export import checkpoint_folder
 from marft.training.choose import make_algorithm
 from marft.training.learner import Learner, LearnerSettings
+from marft.training.limits import describe_limits
 from marft.training.roster import Member
 from marft.training.table import Table
 from marft.types import Sampling
@@ -150,6 +152,8 @@ def make_base(config: Config, model: str, saved: Path | None, lockstep: Lockstep
         targets=config.lora.targets,
         seed=seed_of(config.seed, "adapters"),
     )
+    if line := describe_limits(config, model, team.longest):
+        warn(line)
     if config.train.recompute:
         recompute_layers(team)
     return Base(team=team, engine=make_engine(config, team, lockstep), fingerprint=loaded.fingerprint)

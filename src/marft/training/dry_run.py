@@ -20,6 +20,7 @@ from marft.training.compose import adapter_of, adapter_spec, base_names, model_o
 from marft.training.evaluation.benchmarks import tasks_there
 from marft.training.evaluation.settings import benchmarks_of
 from marft.training.event_loop import run_async
+from marft.training.limits import describe_limits
 from marft.training.table import Start, Table
 from marft.types import Completion, Episode, MarftError, Request, Turn
 
@@ -102,6 +103,8 @@ def essentials(
 ) -> Iterator[str]:
     for name, reader in readers.items():
         yield f"model      {name}: {reader.words:,} tokens in its vocabulary, {reader.longest:,} at most to read and say"
+        if line := describe_limits(config, name, reader.longest):
+            yield f"warning    {line}"
     settings = "".join(f" {key}={value}" for key, value in config.env.settings.items())
     held_out = f"{len(host.tasks('test')):,} held out" if config.eval.tasks else "no evaluation"
     sizes = f"{len(host.tasks('train')):,} tasks for training, {held_out}"

@@ -17,7 +17,7 @@ from marft.runs.checkpoints import Checkpoints, warn
 from marft.runs.directory import RunDirectory
 from marft.runs.disk import require_space
 from marft.runs.export import checkpoint_folder
-from marft.runs.tracking import trackers
+from marft.runs.tracking import require_trackers, trackers
 from marft.training.compose import Assembly, adapter_of, assemble, model_of
 from marft.training.event_loop import run_async
 from marft.training.leaks import describe_leaks, find_leaks
@@ -39,6 +39,7 @@ def start_run(config: Config, path: Path) -> dict[str, Any]:
         raise MarftError(run.taken(config))
     if not config.team.trained:
         raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
+    require_trackers(config)
     parts = assemble(config, reads=splits(config))
     begin_from(config, parts)
     run = RunDirectory.create(path, config, manifest(config, parts), needed=room(config, parts))
@@ -49,6 +50,7 @@ def resume_run(path: Path, overrides: Overrides, at: int | None = None) -> dict[
     """Go on from the newest whole checkpoint, or from `at`."""
     run = RunDirectory.open(path)
     config = config_of(run, overrides)
+    require_trackers(config)
     run.check_same(config)
     parts = assemble(config, saved_adapters(run, config), reads=splits(config))
     check_base(run, parts)

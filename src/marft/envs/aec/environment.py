@@ -34,7 +34,7 @@ class PettingZoo(Environment[State]):
         if not isinstance(agents, list | tuple) or not agents or not all(type(name) is str for name in agents):
             raise ValueError(f"agents must list who plays, in the order of the game's players, not {agents!r}")
         if type(rules) is not str:
-            raise ValueError(f"rules must be a text, not {rules!r}")
+            raise ValueError(f"rules must be a text, not {rules!r}; on the command line: 'env.rules=\"…\"'")
         if text is not None and (type(text) is not str or ":" not in text):
             raise ValueError(f"text must be package.module:function, not {text!r}")
         if not isinstance(options, Mapping):

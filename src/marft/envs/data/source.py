@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
+from marft.config.section import form
 from marft.envs.base import Split
 from marft.envs.data.files import is_data_file
 from marft.envs.data.hub import split_names
@@ -123,8 +124,12 @@ def origins_of(text: str) -> Origins:
         return origins_of_path(Path(text).expanduser())
     if named := HUB_NAME.fullmatch(text):
         return origins_on_hub(text, named["hub"], named["config"])
-    near = get_close_matches(text, KNOWN, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"use owner/name on the hub, a file, a folder or {', '.join(KNOWN)}"
+    near = get_close_matches(form(text), forms := {form(name): name for name in KNOWN}, n=1)
+    hint = (
+        f"did you mean {forms[near[0]]}?"
+        if near
+        else f"use owner/name on the hub, a file, a folder or {', '.join(KNOWN)}"
+    )
     raise MarftError(f"env.data: {text} is no known set and no file; {hint}")
 
 

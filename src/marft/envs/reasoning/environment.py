@@ -43,7 +43,9 @@ class Reasoning(Environment[State]):
         if type(partial) is not bool:
             raise ValueError(f"partial must be true or false, not {partial!r}")
         if type(instruction) is not str:
-            raise ValueError(f"instruction must be a text, not {instruction!r}")
+            raise ValueError(
+                f"instruction must be a text, not {instruction!r}; on the command line: 'env.instruction=\"…\"'"
+            )
         tasks = read_tasks(task)
         require_library()
         self.size, self.partial = size, partial

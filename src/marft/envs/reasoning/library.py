@@ -72,5 +72,5 @@ def draws_of(name: str) -> int:
 
 
 def suggest(name: str, known: list[str]) -> str:
-    near = get_close_matches(name, known, n=1)
+    near = get_close_matches(name.casefold(), known, n=1)
     return f"did you mean {near[0]!r}? " if near else ""

@@ -22,6 +22,7 @@ from marft.runs.directory import RunDirectory
 from marft.runs.export import checkpoint_folder
 from marft.runs.plot import draw
 from marft.runs.report import Report, columns, make_report, markdown
+from marft.runs.tracking import require_trackers
 from marft.training.comparison.cells import config_of, vote_config, votes_for
 from marft.training.compose import assemble
 from marft.training.evaluation import eval_settings, evaluate
@@ -34,6 +35,7 @@ WIDE = 110  # columns of a terminal
 
 def compare(question: Question, path: Path) -> Report:
     """Every cell that is still missing, then the table, the plot and the verdict."""
+    require_trackers(question.config)
     comparison = Comparison.begin(path, question)
     console = Console()
     say(console, f"comparison in {path}; should it be stopped, the same command with --run {quote(str(path))} goes on")

@@ -1,0 +1,192 @@
+"""What was probably meant: other frameworks' names of our keys and values, and keys of the same name elsewhere."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from marft.config.algorithm import ALGORITHMS, CREDITS
+from marft.config.places import NAME, Place, kinds_at, places
+from marft.config.schema import Config
+from marft.config.section import form, nearest
+from marft.config.team import WORKFLOWS
+
+# ours: what others call it; whoever misses a name adds it here
+KEYS: Mapping[str, str] = {
+    "optimizer.lr": "learning_rate actor_lr policy_lr lr_actor step_size",
+    "critic.lr (a critic has an optimizer of its own)": "lr_critic value_lr vf_coef value_coef vf_loss_coef",
+    "optimizer.warmup (iterations)": "warmup_steps warmup_ratio num_warmup_steps lr_warmup",
+    "optimizer.decay": "lr_scheduler lr_scheduler_type scheduler lr_schedule",
+    "optimizer.grad_clip": "max_grad_norm clip_grad_norm gradient_clipping",
+    "train.iterations": "steps max_steps num_steps total_steps num_iterations n_iterations num_updates total_timesteps",
+    "train.iterations (how long) or train.epochs (passes over each batch)": "epochs num_epochs num_train_epochs n_epochs "
+    "max_epochs ppo_epochs",
+    "train.tasks × train.samples (episodes an iteration)": "batch_size train_batch_size per_device_train_batch_size "
+    "rollout_batch_size global_batch_size batch",
+    "train.samples": "num_generations group_size n_samples num_samples num_return_sequences rollouts n_rollouts rollout_n",
+    "train.minibatches": "num_minibatches n_minibatches mini_batch_size minibatch_size ppo_mini_batch_size "
+    "gradient_accumulation_steps",
+    "train.tokens (most in one pass)": "micro_batch_size max_batch_tokens ppo_micro_batch_size",
+    "train.recompute": "gradient_checkpointing activation_checkpointing checkpointing",
+    f"team.agents.{NAME}.max_tokens": "max_new_tokens max_length max_completion_length max_response_length "
+    "response_length completion_length max_gen_len max_seq_len",
+    f"team.agents.{NAME}.prompt": "system_prompt system role",
+    f"team.agents.{NAME}.stop": "stop_strings stop_sequences eos",
+    "lora.rank": "lora_r lora_rank r lora_dim",
+    "lora.alpha": "lora_alpha",
+    "lora.targets": "target_modules lora_target_modules",
+    "device=cuda": "gpu gpus cuda num_gpus n_gpus use_gpu use_cuda accelerator",
+    "dtype": "precision torch_dtype compute_dtype",
+    "dtype=bfloat16": "bf16 fp16 float16 half mixed_precision",
+    "dtype=float32": "fp32 full_precision",
+    "model": "model_name model_name_or_path model_path base_model pretrained checkpoint_path model_id llm",
+    "env.data (with env=math or env=code)": "data dataset dataset_name data_path train_file data_files train_data",
+    "env": "environment env_name env_id task_name",
+    "env.level": "level difficulty",
+    "algorithm": "algo method loss loss_type trainer",
+    "algorithm.clip_low and algorithm.clip_high": "clip clip_range cliprange clip_ratio clip_eps epsilon eps_clip "
+    "clip_epsilon",
+    "algorithm.kl.weight": "kl kl_coef kl_coeff kl_weight kl_beta init_kl_coef kl_penalty kl_loss_coef",
+    "algorithm.kl.weight (or credit.beta, with credit=step_discounted)": "beta",
+    "algorithm.kl_budget": "target_kl max_kl kl_target desired_kl",
+    "algorithm.entropy": "ent_coef entropy_coef entropy_coeff entropy_weight",
+    "algorithm.lam": "gae_lambda lambda lmbda lambd",
+    "credit.gamma (with credit=per_step)": "gamma discount discount_factor",
+    "checkpoint.every": "save_steps save_every save_interval save_freq checkpoint_interval",
+    "checkpoint.keep": "save_total_limit max_checkpoints",
+    "eval.every": "eval_steps eval_every eval_interval eval_freq test_freq",
+    "eval.tasks": "eval_size num_eval eval_samples n_eval",
+    "track.wandb=PROJECT": "use_wandb wandb_project project report_to logger tracker",
+    "engine=vllm": "vllm use_vllm backend",
+    "seed": "random_seed random_state",
+    "env.workers": "num_workers num_envs n_envs",
+    "--run DIR": "run output_dir out output save_dir log_dir logdir run_name run_dir exp_name experiment",
+    "--resume --run DIR": "resume resume_from resume_from_checkpoint load_checkpoint",
+    "an environment's: marft new env NAME makes one": "reward reward_fn reward_func reward_function reward_model",
+}
+OTHER_KEYS: Mapping[str, str] = {other: ours for ours, others in KEYS.items() for other in others.split()}
+NAMES: Mapping[str, Mapping[str, str]] = {
+    "algorithm": {
+        "ppo": "our two forms of PPO are marft-token (a ratio a token) and marft-action (a ratio a turn)",
+        "mappo": "marft-token with critic=shared, its default, is MAPPO token by token; marft-action turn by turn",
+        "ippo": "say marft-token and critic=per_agent",
+        "happo": "say marft-token or marft-action, and schedule=sequential",
+        "hatrpo": "say marft-token or marft-action, and schedule=sequential",
+        "trpo": "say marft-token or marft-action: each agent has its trust region",
+        "a2c": "say marft-token with train.epochs=1 and train.minibatches=1: one step a batch is A2C",
+        "a3c": "say marft-token with train.epochs=1 and train.minibatches=1: one step a batch is A2C",
+        "reinforce": "say reinforce++ (whitened over the batch), rae (a running baseline) or rloo",
+        "vpg": "say reinforce++ (whitened over the batch), rae (a running baseline) or rloo",
+        "pg": "say reinforce++ (whitened over the batch), rae (a running baseline) or rloo",
+        "dapo": "say grpo with algorithm.clip_high=0.28 and algorithm.aggregation=token",
+        "magrpo": "say grpo: each agent has its own groups",
+        "marft": "say marft-token or marft-action",
+        "marft-t": "say marft-token",
+        "marft-a": "say marft-action",
+        "spiral": "say rae",
+        "dpo": "there are no preferences here, only rewards; say grpo or marft-token",
+        "sft": "there are no demonstrations here, only rewards; say grpo or marft-token",
+    },
+    "credit": {
+        "shared": "say equal",
+        "team": "say equal",
+        "coma": "say difference",
+        "counterfactual": "say difference",
+        "shapley": "say difference or tree",
+        "discounted": "say step_discounted",
+    },
+    "schedule.mode": {"happo": "say sequential", "mappo": "say joint", "simultaneous": "say joint"},
+    "dtype": {
+        "bf16": "say bfloat16",
+        "fp32": "say float32",
+        "fp16": "say bfloat16: float16 overflows in training",
+        "float16": "say bfloat16: float16 overflows in training",
+        "half": "say bfloat16",
+    },
+    "optimizer.decay": {"cosine": "say linear", "none": "say constant"},
+    "critic.mode": {"centralized": "say shared", "central": "say shared", "independent": "say per_agent"},
+}
+SURE, CLEARLY = 0.75, 0.2  # how alike a key elsewhere must be, and how much more so than one of the same section
+PLAIN = re.compile(r"[\w.]+")
+
+
+def hint_for_key(path: Sequence[str], siblings: Sequence[str], agents: Collection[str] = ()) -> str:
+    """What was meant by an unknown key; `siblings` are the keys that its section has, `agents` the team's names."""
+    found = elsewhere(path, siblings, agents)
+    match path:
+        case ["team", "agents", agent, _, *_]:
+            return found.replace(f".{NAME}.", f".{agent}.")
+    return found
+
+
+def elsewhere(path: Sequence[str], siblings: Sequence[str], agents: Collection[str]) -> str:
+    word = path[-1]
+    same = [place for place in everywhere() if form(place.path[-1]) == form(word)]
+    of_others = [place.of for place in same if place.of and place.path == tuple(path)]
+    if of_others:
+        return f"; it is for {' and '.join(dict.fromkeys(of_others))}"
+    if near(word, siblings) == 1:
+        return nearest(word, siblings, prefix=path[:-1])
+    if ours := OTHER_KEYS.get(form(word)):
+        return did_you_mean([ours])
+    if word in agents:
+        return did_you_mean([f"team.agents.{word}"])
+    if same:
+        return did_you_mean(shown(same))
+    known = {**{form(place.path[-1]): "" for place in everywhere()}, **OTHER_KEYS}
+    if near(word, known) >= max(SURE, near(word, siblings) + CLEARLY):
+        [found] = difflib.get_close_matches(form(word), known, n=1, cutoff=SURE)
+        return did_you_mean([known[found]] if known[found] else shown(p for p in everywhere() if p.path[-1] == found))
+    return nearest(word, siblings, prefix=path[:-1])
+
+
+def hint_for_name(where: str, word: str, known: Collection[str]) -> str:
+    """What was meant by a name that nobody has, of an algorithm, a credit or any other choice."""
+    if meant := NAMES.get(where, {}).get(word.casefold().replace("_", "-")):
+        return f"; {meant}"
+    return nearest(word, list(known))
+
+
+def hint_for_recipe(word: str, recipes: Collection[str]) -> str:
+    """What was meant by a word that is no recipe."""
+    for key, names in (("algorithm", ALGORITHMS), ("credit", CREDITS), ("team.workflow", WORKFLOWS)):
+        if found := [name for name in names if form(name) == form(word)]:
+            return f"; did you mean '{key}={found[0]}'?"
+    if kinds_at(word.split(".")):
+        return "; a setting is written key=value"
+    begun = [name for name in recipes if form(name).startswith(form(word))]
+    if begun and not any(form(name) == form(word) for name in begun):
+        return f"; did you mean {listed(begun)}?"
+    return nearest(word, list(recipes))
+
+
+def hint_for_option(word: str) -> str:
+    """`--lr 1e-3` is how other programs take their settings; ours are written key=value."""
+    name = word.lstrip("-").partition("=")[0]
+    hint = hint_for_key([name], list(Config.model_fields)) if name else ""
+    return f"; settings are written key=value{hint}" if hint else ""
+
+
+def everywhere() -> list[Place]:
+    return list(places())
+
+
+def shown(found: Iterable[Place]) -> list[str]:
+    """Their paths: those that have a value of their own first, and those of single agents after the team's."""
+    ordered = sorted(found, key=lambda place: (not place.valued, NAME in place.path))
+    return list(dict.fromkeys(str(place) for place in ordered))
+
+
+def did_you_mean(ours: Sequence[str]) -> str:
+    return f"; did you mean {listed(ours)}?" if all(map(PLAIN.fullmatch, ours)) else f"; here it is {ours[0]}"
+
+
+def listed(words: Sequence[str]) -> str:
+    quoted = [repr(word) for word in words[:3]]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
+
+
+def near(word: str, known: Collection[str]) -> float:
+    """How alike the most similar one is, from 0 to 1."""
+    return max((difflib.SequenceMatcher(None, form(word), form(each)).ratio() for each in known), default=0.0)

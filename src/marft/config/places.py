@@ -1,0 +1,80 @@
+"""Where in the schema a key stands, and what kinds of value it takes there: read from the types of the fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from marft.config.schema import Config
+
+NAME = "NAME"  # stands for a name of the user's: of an agent, of a benchmark
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One key of the schema: its path, whether it has a value of its own when nobody gives one, and of which
+    algorithm or credit it is."""
+
+    path: tuple[str, ...]
+    valued: bool
+    of: str | None = None
+
+    def __str__(self) -> str:
+        return ".".join(self.path)
+
+
+def members(kind: Any) -> Iterator[Any]:
+    """The types of a union, bare: `Annotated[str, …] | None` → str, NoneType."""
+    match get_origin(kind):
+        case origin if origin is Annotated:
+            yield from members(get_args(kind)[0])
+        case origin if origin in (Union, UnionType):
+            for each in get_args(kind):
+                yield from members(each)
+        case _:
+            yield kind
+
+
+def is_section(kind: Any) -> bool:
+    """Whether a type has keys of its own."""
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def kinds_at(path: Sequence[str]) -> list[Any]:
+    """The types of value that a key takes; none where the schema does not know it, as with settings of environments."""
+    kinds: list[Any] = [Config]
+    for name in path:
+        kinds = [found for kind in kinds for found in below(kind, name)]
+    return kinds
+
+
+def below(kind: Any, name: str) -> Iterator[Any]:
+    if is_section(kind) and name in kind.model_fields:
+        yield from members(kind.model_fields[name].annotation)
+    elif get_origin(kind) is dict:  # agents and benchmarks, by names of the user's
+        yield from members(get_args(kind)[1])
+
+
+def is_text(kinds: Iterable[Any]) -> bool:
+    """Whether every value is a text (or none)."""
+    found = set(kinds)
+    return str in found and found <= {str, NoneType}
+
+
+def places(kind: Any = Config, above: tuple[str, ...] = (), of: str | None = None) -> Iterator[Place]:
+    """Every key of the schema, sections included, in its order; those of several algorithms come several times."""
+    for name, field in kind.model_fields.items():
+        path = (*above, name)
+        yield Place(path=path, valued=field.default is not None, of=of)
+        kinds = list(members(field.annotation))
+        choice = sum(map(is_section, kinds)) > 1  # of algorithms, of credits
+        for each in kinds:
+            if is_section(each):
+                yield from places(each, path, get_args(each.model_fields["name"].annotation)[0] if choice else of)
+            elif get_origin(each) is dict:
+                for own in filter(is_section, members(get_args(each)[1])):
+                    yield from places(own, (*path, NAME), of)
