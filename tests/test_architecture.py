@@ -17,6 +17,7 @@ EVERYTHING = frozenset(
         "types",
         "version",
         "threads",
+        "terminal",
         "config",
         "game",
         "envs",
@@ -45,11 +46,12 @@ ROOMS: Mapping[str, Room] = {
     "types": Room(),
     "version": Room(),
     "threads": Room(),
+    "terminal": Room(),  # what people read; every room that tells them something may import it
     "config": Room(marft=frozenset({"types"}), libraries=frozenset({"yaml", "omegaconf", "pydantic"})),
     "game": Room(marft=frozenset({"types", "config"})),
-    "envs": Room(marft=frozenset({"types", "config", "game"}), lazily=True),
+    "envs": Room(marft=frozenset({"types", "terminal", "config", "game"}), lazily=True),
     "models": Room(
-        marft=frozenset({"types", "config"}),
+        marft=frozenset({"types", "terminal", "config"}),
         # the table says torch and transformers; the others are parts of these two: file format, hub, chat templates
         libraries=frozenset({"torch", "transformers", "safetensors", "huggingface_hub", "jinja2"}),
         lazily=True,
@@ -57,7 +59,7 @@ ROOMS: Mapping[str, Room] = {
     "models.layout": Room(marft=frozenset({"models"}), libraries=frozenset({"torch", "numpy"})),
     "models.kernels": Room(libraries=frozenset({"torch", "triton"})),
     "models.head_kernels": Room(libraries=frozenset({"torch", "triton"})),
-    "engines": Room(marft=frozenset({"types", "config", "models"}), lazily=True),
+    "engines": Room(marft=frozenset({"types", "terminal", "config", "models"}), lazily=True),
     "engines.local": Room(marft=frozenset({"types", "config", "models"}), libraries=frozenset({"torch"})),
     "engines.rows": Room(marft=frozenset({"types", "engines"}), libraries=frozenset({"torch"})),
     "engines.cache": Room(marft=frozenset({"models"}), libraries=frozenset({"torch"})),
@@ -76,11 +78,13 @@ ROOMS: Mapping[str, Room] = {
     "algorithms.credit": Room(marft=frozenset({"types"}), libraries=frozenset({"torch"})),
     "training": Room(
         # exceptions: the trainer writes into the run directory, which the table lists below it; the manifest's version
-        marft=frozenset({"types", "config", "game", "envs", "models", "engines", "algorithms", "runs", "version"}),
+        marft=frozenset(
+            {"types", "terminal", "config", "game", "envs", "models", "engines", "algorithms", "runs", "version"}
+        ),
         # exceptions: safetensors is how tensors are saved without pickle; rich draws the progress
         libraries=frozenset({"torch", "safetensors", "rich"}),
     ),
-    "runs": Room(marft=frozenset({"types", "config"}), lazily=True),
+    "runs": Room(marft=frozenset({"types", "terminal", "config"}), lazily=True),
     "cli": Room(marft=EVERYTHING, lazily=True),
     "marft": Room(marft=EVERYTHING, lazily=True),  # marft/__init__.py
 }

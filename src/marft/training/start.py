@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from marft.config import Config, load_config, merge, parse, recipes
 from marft.envs.base import Split
 from marft.game.workflows import Workflow
 from marft.models.peft_format import load_adapter
-from marft.runs.checkpoints import Checkpoints, warn
+from marft.runs.checkpoints import Checkpoints
 from marft.runs.directory import RunDirectory
 from marft.runs.disk import require_space
 from marft.runs.export import checkpoint_folder
 from marft.runs.tracking import trackers
+from marft.terminal import warn
 from marft.training.compose import Assembly, adapter_of, assemble, model_of
+from marft.training.evaluation.rehearsal import rehearse_all
 from marft.training.leaks import describe_leaks, find_leaks
 from marft.training.progress import watcher
 from marft.training.saving import initial_adapters, load_adapters
-from marft.training.table import Start
+from marft.training.source import remedy
 from marft.training.trainer import Trainer
-from marft.types import MarftError, Task
+from marft.types import MarftError
 from marft.version import __version__
 
 SLACK = 64 << 20  # bytes kept free beside the checkpoints
@@ -41,6 +42,7 @@ def start_run(config: Config, path: Path, workflow: Workflow | None = None) -> d
         raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
     parts = assemble(config, workflow, reads=splits(config))
     begin_from(config, parts)
+    rehearse_all(config, parts, "Nothing was written: mend it, then start again")
     run = RunDirectory.create(path, config, manifest(config, parts), needed=room(config, parts))
     return go(config, parts, run)
 
@@ -87,6 +89,8 @@ def go(
         trainer = Trainer(config, parts, run, [], watching)
         if resume and not trainer.resume(warn, at):
             begin_from(config, parts)  # the run died before its first checkpoint
+        if resume and not trainer.finished:
+            rehearse_all(config, parts, remedy(run.path))
         trainer.trackers = trackers(config, run.path, resumed=trainer.position.iteration if resume else None)
         try:
             summary = trainer.train()
@@ -97,39 +101,26 @@ def go(
     return summary
 
 
-def seat(source: str | None, overrides: Sequence[str]) -> tuple[Config, Assembly]:
-    """A team ready to play: trained, where `source` is a run's folder, else as it comes."""
-    if source is not None and source not in recipes() and Path(source).is_dir():
+def seat(source: str | None, overrides: Sequence[str], at: int | None = None) -> tuple[Config, Assembly]:
+    """A team ready to play: trained, where `source` is a run's folder (as of checkpoint `at`), else as it comes."""
+    if is_run(source):
         run = RunDirectory.open(Path(source))
-        config, saved = config_of(run, overrides), checkpoint_folder(run, None)
+        config, saved = config_of(run, overrides), checkpoint_folder(run, at)
         parts = assemble(config, saved=saved, reads=own_tasks(config))
         check_base(run, parts)
         load_adapters(saved, parts.teams)
         return config, parts
+    if at is not None:
+        raise MarftError(f"--at {at}: only a run has checkpoints; give a run's folder")
     config = load_config(source, overrides)
     parts = assemble(config, reads=own_tasks(config))
     begin_from(config, parts)
     return config, parts
 
 
-def play_once(source: str | None, overrides: Sequence[str], *, task: int, prompt: str | None, show: bool) -> None:
-    """Print one episode, turn by turn."""
-    config, parts = seat(source, overrides)
-    held_out = parts.table.host.tasks("test")
-    if prompt is None and not 0 <= task < len(held_out):
-        raise MarftError(f"--task {task}: the environment has {len(held_out)} held-out tasks")
-    chosen = held_out[task] if prompt is None else Task(id="yours", prompt=prompt, data=held_out[0].data)
-    [episode] = asyncio.run(parts.table.episodes([Start(task=chosen, sample=0)], f"{config.seed}/play"))
-    print(f"task: {chosen.prompt}")
-    for turn in episode.turns:
-        if show:
-            for message in turn.observation:
-                print(f"\n  [{turn.agent} saw, {message.role}]\n  " + message.content.replace("\n", "\n  "))
-        print(f"\n{turn.agent}:\n{turn.text}")
-    if episode.error:
-        raise MarftError(f"the episode failed: {episode.error}")
-    if prompt is None:
-        print(f"\nreward: {episode.reward.team:g}")
+def is_run(source: str | None) -> TypeGuard[str]:
+    """Whether it names a folder, and no recipe."""
+    return source is not None and source not in recipes() and Path(source).is_dir()
 
 
 def begin_from(config: Config, parts: Assembly) -> None:
