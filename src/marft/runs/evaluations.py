@@ -99,6 +99,11 @@ class Evaluation:
         evaluation.write(CONFIG, to_yaml(question.config).encode())
         return evaluation
 
+    @property
+    def is_done(self) -> bool:
+        """Whether it has figures: everything was played."""
+        return (self.path / RESULTS).is_file()
+
     def keep(self, chunks: Sequence[Sequence[Slot]]) -> int:
         """How many of the chunks, which are played in this order, are there whole; what is there of the next is dropped.
 

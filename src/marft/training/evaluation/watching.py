@@ -24,17 +24,19 @@ class Watch:
         self.totals: Counter[Key] = Counter(key_of(slot) for chunk in chunks for slot in chunk)
 
     def resume(self, evaluation: Evaluation) -> int:
-        """How many chunks are there. Those at which the evaluation stopped are dropped: their fault is mended by now."""
+        """How many chunks are there. Those with which the evaluation stopped are dropped: their fault is mended by now."""
         whole, rows = evaluation.keep(self.chunks), evaluation.played()
-        while whole and self.is_hopeless(last := self.chunks[whole - 1], rows):
+        while whole and not evaluation.is_done and self.was_stopped(last := self.chunks[whole - 1], rows):
             whole, rows = whole - 1, rows[: -len(last)]
         evaluation.truncate(len(rows))
         slots = {key_of(chunk[0]): chunk[0] for chunk in self.chunks[:whole]}
         self.found = {key: tally(rows, slot) for key, slot in slots.items()}
         return whole
 
-    def is_hopeless(self, last: Sequence[Slot], rows: Sequence[Played]) -> bool:
-        return last[0].silent is None and tally(rows, last[0]).more_than(self.tolerance.share)
+    def was_stopped(self, last: Sequence[Slot], rows: Sequence[Played]) -> bool:
+        """Whether too many failed in the last chunk, or up to it."""
+        found = (tally(rows[-len(last) :], last[0]), tally(rows, last[0]))
+        return last[0].silent is None and any(each.more_than(self.tolerance.share) for each in found)
 
     def played(self, chunk: Sequence[Slot], records: Sequence[Record]) -> None:
         """One chunk more."""
