@@ -19,6 +19,7 @@ EVERYTHING = frozenset(
         "threads",
         "references",
         "api",
+        "terminal",
         "config",
         "game",
         "envs",
@@ -48,11 +49,12 @@ ROOMS: Mapping[str, Room] = {
     "version": Room(),
     "threads": Room(),
     "references": Room(marft=frozenset({"types"})),
+    "terminal": Room(),  # what people read; every room that tells them something may import it
     "config": Room(marft=frozenset({"types", "references"}), libraries=frozenset({"yaml", "omegaconf", "pydantic"})),
     "game": Room(marft=frozenset({"types", "references", "config"})),
-    "envs": Room(marft=frozenset({"types", "references", "config", "game"}), lazily=True),
+    "envs": Room(marft=frozenset({"types", "references", "terminal", "config", "game"}), lazily=True),
     "models": Room(
-        marft=frozenset({"types", "config"}),
+        marft=frozenset({"types", "terminal", "config"}),
         # the table says torch and transformers; the others are parts of these two: file format, hub, chat templates
         libraries=frozenset({"torch", "transformers", "safetensors", "huggingface_hub", "jinja2"}),
         lazily=True,
@@ -60,7 +62,7 @@ ROOMS: Mapping[str, Room] = {
     "models.layout": Room(marft=frozenset({"models"}), libraries=frozenset({"torch", "numpy"})),
     "models.kernels": Room(libraries=frozenset({"torch", "triton"})),
     "models.head_kernels": Room(libraries=frozenset({"torch", "triton"})),
-    "engines": Room(marft=frozenset({"types", "config", "models"}), lazily=True),
+    "engines": Room(marft=frozenset({"types", "terminal", "config", "models"}), lazily=True),
     "engines.local": Room(marft=frozenset({"types", "config", "models"}), libraries=frozenset({"torch"})),
     "engines.rows": Room(marft=frozenset({"types", "engines"}), libraries=frozenset({"torch"})),
     "engines.cache": Room(marft=frozenset({"models"}), libraries=frozenset({"torch"})),
@@ -79,11 +81,13 @@ ROOMS: Mapping[str, Room] = {
     "algorithms.credit": Room(marft=frozenset({"types"}), libraries=frozenset({"torch"})),
     "training": Room(
         # exceptions: the trainer writes into the run directory, which the table lists below it; the manifest's version
-        marft=frozenset({"types", "config", "game", "envs", "models", "engines", "algorithms", "runs", "version"}),
+        marft=frozenset(
+            {"types", "terminal", "config", "game", "envs", "models", "engines", "algorithms", "runs", "version"}
+        ),
         # exceptions: safetensors is how tensors are saved without pickle; rich draws the progress
         libraries=frozenset({"torch", "safetensors", "rich"}),
     ),
-    "runs": Room(marft=frozenset({"types", "references", "config"}), lazily=True),
+    "runs": Room(marft=frozenset({"types", "references", "terminal", "config"}), lazily=True),
     "api": Room(marft=EVERYTHING, lazily=True),
     "cli": Room(marft=EVERYTHING, lazily=True),
     "marft": Room(marft=EVERYTHING, lazily=True),  # marft/__init__.py

@@ -41,6 +41,17 @@ class Echo(marft.Environment[str]):
         return marft.Reward(team=score, correct=score > 0.5)
 
 
+class Golden(Echo):
+    """Says what a right answer is, and hosts of any kind are asked."""
+
+    light = False
+
+    def gold(self, task: marft.Task) -> str:
+        if task.id.endswith("/4"):
+            raise LookupError("no such answer")
+        return f"gold of {task.id}"
+
+
 class Breaks(Echo):
     """Raises in `method` from its call number `after` on."""
 

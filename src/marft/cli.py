@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from marft.terminal import complain, say
 from marft.threads import rest_soon
 from marft.types import Collapse, MarftError
 from marft.version import __version__
@@ -36,20 +37,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return result
     except MarftError as error:
         if error.trace:
-            print(error.trace, file=sys.stderr)
-        print(f"marft: {' '.join(str(error).split())}", file=sys.stderr)  # it may quote a user's many lines
+            complain(error.trace)
+        complain(f"marft: {' '.join(str(error).split())}")  # it may quote a user's many lines
         return 3 if isinstance(error, Collapse) else 2
     except RuntimeError as error:
         if not any(word in str(error) for word in FULL):
             raise
         sentences = " ".join(str(error).split()).split(". ")  # what was asked for, what there is, and much more
-        print(f"marft: {'. '.join(sentences[:3])}: {LIGHTER}", file=sys.stderr)
+        complain(f"marft: {'. '.join(sentences[:3])}: {LIGHTER}")
         return 2
     except KeyboardInterrupt:
-        print(
+        complain(
             "marft: interrupted; a run goes on from its last checkpoint with --resume --run DIR, a comparison or an "
-            "evaluation with the same command and --run DIR",
-            file=sys.stderr,
+            "evaluation with the same command and --run DIR"
         )
         return 1
     except BrokenPipeError:  # the reader of our output has gone, as `marft recipes | head` does
@@ -133,7 +133,16 @@ def parser() -> argparse.ArgumentParser:
 
     play = commands.add_parser("play", help="watch a team solve one task")
     play.add_argument("words", nargs="*", metavar="RUN | CONFIG.yaml | RECIPE | key=value")
-    play.add_argument("--task", type=int, default=0, metavar="N", help="which held-out task (default: 0)")
+    play.add_argument(
+        "--task", default="0", metavar="N | ID", help="which held-out task, by its number or id (default: 0)"
+    )
+    play.add_argument(
+        "--sample", type=int, default=0, metavar="K", help="which sample of it, as evaluation draws them (default: 0)"
+    )
+    play.add_argument("--benchmark", metavar="NAME", help="a task of this benchmark (default: of the run's own tasks)")
+    play.add_argument(
+        "--at", type=int, metavar="N", help="of a run, the checkpoint of iteration N (default: the newest)"
+    )
     play.add_argument("--prompt", metavar="TEXT", help="a task of your own; it is not graded")
     play.add_argument("--show-prompts", action="store_true", help="print exactly what each agent saw")
     play.set_defaults(command=play_command)
@@ -220,7 +229,7 @@ def compare_command(arguments: argparse.Namespace) -> int:
     with redirect_stdout(sys.stderr) if arguments.json else nullcontext():
         compare(question, path)
     if arguments.json:
-        print((path / RESULTS).read_text(encoding="utf-8"), end="")
+        say((path / RESULTS).read_text(encoding="utf-8").rstrip("\n"))
     return 0
 
 
@@ -235,14 +244,31 @@ def eval_command(arguments: argparse.Namespace) -> int:
     with parts.table.host, redirect_stdout(sys.stderr) if arguments.json else nullcontext():
         measure(config, parts, path)
     if arguments.json:
-        print((path / RESULTS).read_text(encoding="utf-8"), end="")
+        say((path / RESULTS).read_text(encoding="utf-8").rstrip("\n"))
     return 0
 
 
 def play_command(arguments: argparse.Namespace) -> int:
-    from marft.training.start import play_once
+    from marft.training.replay import compared, describe, play_task
+    from marft.training.start import is_run, seat
 
-    play_once(*split_words(arguments.words), task=arguments.task, prompt=arguments.prompt, show=arguments.show_prompts)
+    source, overrides = split_words(arguments.words)
+    config, parts = seat(source, overrides, arguments.at)
+    with parts.table.host:
+        replay = play_task(
+            config,
+            parts,
+            task=arguments.task,
+            sample=arguments.sample,
+            prompt=arguments.prompt,
+            benchmark=arguments.benchmark,
+        )
+    for line in describe(replay, prompts=arguments.show_prompts):
+        say(line)
+    if replay.episode.error:
+        raise MarftError(f"the episode failed: {replay.episode.error}", replay.episode.trace)
+    if is_run(source) and (note := compared(replay, Path(source))):
+        say(note)
     return 0
 
 
@@ -250,7 +276,7 @@ def export_command(arguments: argparse.Namespace) -> int:
     from marft.runs.export import export_adapters
 
     for line in export_adapters(arguments.run, arguments.folder, arguments.at):
-        print(line)
+        say(line)
     return 0
 
 
@@ -265,7 +291,7 @@ def check_env_command(arguments: argparse.Namespace) -> int:
         raise MarftError("--deadline: every call needs some time; give it more than 0 seconds")
     findings = check(arguments.env, free_settings(overrides), arguments.deadline)
     for finding in findings:
-        print(finding)
+        say(finding)
     if failed := list(dict.fromkeys(finding.check for finding in findings if finding.ok is False)):
         raise MarftError(f"{arguments.env} does not keep the contract of an environment: {', '.join(failed)}")
     return 0
@@ -275,7 +301,7 @@ def new_command(arguments: argparse.Namespace) -> int:
     from marft.envs.template import new_env
 
     for line in new_env(arguments.name, arguments.folder):
-        print(line)
+        say(line)
     return 0
 
 
@@ -283,7 +309,7 @@ def recipes_command(arguments: argparse.Namespace) -> int:
     from marft.config import recipes
 
     for name, line in recipes().items():
-        print(f"{name:16s} {line}")
+        say(f"{name:16s} {line}")
     return 0
 
 

@@ -43,7 +43,7 @@ engine.name engine.slots engine.memory engine.url engine.mismatch engine.correct
 eval.tasks eval.every eval.temperature eval.top_p eval.top_k eval.samples eval.k eval.ablate
 eval.benchmarks.*.name eval.benchmarks.*.deadline eval.benchmarks.*.workers
 checkpoint.every checkpoint.keep
-track.tensorboard track.wandb track.trackio track.episodes
+track.tensorboard track.wandb track.trackio track.episodes track.held_out
 """
 
 

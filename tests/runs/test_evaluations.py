@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from marft.config import Config, load_config, to_yaml
-from marft.runs.evaluations import Evaluation, Played, Question, Slot
+from marft.runs.evaluations import Evaluation, Played, Question, Record, Slot
+from marft.runs.transcripts import Said, Transcript
 from marft.types import MarftError
 
 
@@ -30,6 +31,23 @@ def played(where: Slot, **more: Any) -> Played:
         "turns": {"a": 1},
     }
     return Played(slot=where, **{**fields, "error": None, "seconds": 0.25, **more})
+
+
+def record(row: Played) -> Record:
+    """What was said, as the row counts it."""
+    turns = tuple(Said(agent=agent, text="hm", finish="stop") for agent, n in row.turns.items() for _ in range(n))
+    return Record(
+        played=row,
+        transcript=Transcript(
+            task=row.slot.task, sample=row.slot.sample, prompt="How many?", gold="7", reward=row.reward,
+            correct=row.correct, ended="failed" if row.error else "terminated", error=row.error, fault=None, trace="",
+            turns=turns,
+        ),
+    )  # fmt: skip
+
+
+def add(evaluation: Evaluation, rows: list[Played]) -> None:
+    evaluation.append([record(row) for row in rows])
 
 
 CHUNKS = [[slot(0), slot(1), slot(2)], [slot(3)], [slot(0, "a"), slot(1, "a"), slot(2, "a")]]
@@ -54,11 +72,12 @@ def refusal(path: Path, asked: Question) -> str:
 # --- rows -------------------------------------------------------------------------------------------------------------
 def test_what_is_written_is_read_back_the_same(evaluation: Evaluation) -> None:
     rows = [played(slot(0)), played(slot(1, "a"), correct=None, answer=None, error="no\npaper", tokens={}, turns={})]
-    evaluation.append(rows)
+    add(evaluation, rows)
     assert evaluation.played() == rows
     assert json.loads(lines(evaluation)[0]) == {
         "benchmark": "b", "silent": None, "task": "t0", "sample": 0, "reward": 0.5, "correct": True,
-        "answer": "größer\n", "tokens": {"a": 3}, "turns": {"a": 1}, "error": None, "seconds": 0.25,
+        "answer": "größer\n", "tokens": {"a": 3}, "turns": [{"agent": "a", "text": "hm", "finish": "stop"}], "error": None, "seconds": 0.25,
+        "prompt": "How many?", "gold": "7", "ended": "terminated", "fault": None, "trace": "",
     }  # fmt: skip
 
 
@@ -74,29 +93,29 @@ def test_whole_chunks_stay_and_the_rest_is_dropped(
     evaluation: Evaluation, written: int, whole: int, torn: bytes
 ) -> None:
     rows = [played(each) for chunk in CHUNKS for each in chunk][:written]
-    evaluation.append(rows)
+    add(evaluation, rows)
     with (evaluation.path / "episodes.jsonl").open("ab") as file:
         file.write(torn)
     assert evaluation.keep(CHUNKS) == whole
     kept = sum(map(len, CHUNKS[:whole]))
     assert evaluation.played() == rows[:kept]
     assert len(lines(evaluation)) == kept
-    evaluation.append([played(each) for chunk in CHUNKS[whole:] for each in chunk])
+    add(evaluation, [played(each) for chunk in CHUNKS[whole:] for each in chunk])
     assert [row.slot for row in evaluation.played()] == [each for chunk in CHUNKS for each in chunk]
 
 
 def test_a_line_without_its_end_counts(evaluation: Evaluation) -> None:
-    evaluation.append([played(each) for each in CHUNKS[0]])
+    add(evaluation, [played(each) for each in CHUNKS[0]])
     path = evaluation.path / "episodes.jsonl"
     path.write_bytes(path.read_bytes()[:-1])
     assert evaluation.keep(CHUNKS) == 1
-    evaluation.append([played(slot(3))])
+    add(evaluation, [played(slot(3))])
     assert len(evaluation.played()) == 4
 
 
 @pytest.mark.parametrize("rows", [[1], [0, 2], [0, 1, 2, 0], [0, 1, 2, 3, 3]])
 def test_rows_out_of_place_are_refused(evaluation: Evaluation, rows: list[int]) -> None:
-    evaluation.append([played(slot(number)) for number in rows])
+    add(evaluation, [played(slot(number)) for number in rows])
     before = lines(evaluation)
     with pytest.raises(MarftError, match=r"is damaged: line \d is out of place; choose another --run"):
         evaluation.keep(CHUNKS)
@@ -118,7 +137,7 @@ def test_a_line_that_is_no_json_in_the_middle_is_refused(evaluation: Evaluation)
 
 # --- one question -----------------------------------------------------------------------------------------------------
 def test_the_same_question_goes_on(evaluation: Evaluation) -> None:
-    evaluation.append([played(each) for each in CHUNKS[0]])
+    add(evaluation, [played(each) for each in CHUNKS[0]])
     again = Evaluation.begin(evaluation.path, question())
     assert again.keep(CHUNKS) == 1
 
@@ -169,7 +188,7 @@ def test_a_disk_that_refuses_is_one_line(evaluation: Evaluation, monkeypatch: py
     monkeypatch.setattr("marft.runs.evaluations.write_atomically", refuse)
     line = r"cannot write .*/{}: No space left on device; .* with --run "
     with pytest.raises(MarftError, match=line.format("episodes.jsonl")):
-        evaluation.append([played(slot(0))])
+        add(evaluation, [played(slot(0))])
     with pytest.raises(MarftError, match=line.format("results.md")):
         evaluation.write("results.md", b"")
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from marft.runs.evaluations import Played, Slot
 from marft.runs.intervals import t_interval
+from marft.training.console import PlainConsole
 from marft.training.evaluation.figures import Result, make_drop, make_figures
 from marft.training.evaluation.formulas import wilson
 from marft.training.evaluation.report import markdown, show
@@ -227,7 +227,7 @@ def test_a_narrow_terminal_shows_the_largest_k_and_breaks_no_number() -> None:
     found = [Result(name="arithmetic", team=make_figures(rows, [1, 2, 4, 8]))]
     for width, columns in ((80, ["pass@8", "maj@8"]), (140, ["pass@2", "pass@4", "pass@8", "maj@2", "maj@4", "maj@8"])):
         out = io.StringIO()
-        show(Console(file=out, width=width), found)
+        show(PlainConsole(file=out, width=width), found)
         assert [word for word in out.getvalue().split() if "@" in word] == columns
         [line] = [line for line in out.getvalue().splitlines() if line.startswith("arithmetic ")]
         assert "2 × 8" in line
@@ -237,7 +237,7 @@ def test_a_narrow_terminal_shows_the_largest_k_and_breaks_no_number() -> None:
 
 def test_the_terminal_shows_the_same() -> None:
     out = io.StringIO()
-    show(Console(file=out, width=160), results())
+    show(PlainConsole(file=out, width=160), results())
     text = out.getvalue()
     for part in ("[red]|", "0.625 [0.000, 1.000]", "pass@4", "mean", "+0.125 [-1.000, 1.000]"):
         assert part in text

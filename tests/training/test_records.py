@@ -250,7 +250,10 @@ def test_an_episode_is_written_whole_and_only_learners_have_advantages() -> None
     one = play(
         [episode("axb", 1.0), episode("b", 0.5, sample=1)], members("a", "b"), advantages=[1.0, 2.0, 3.0, 4.0, 5.0]
     )
-    first, second = episode_rows(one.lesson.batch, one.lesson.estimate.advantages_N, 7, 2)
+    first, second = episode_rows(
+        one.lesson.batch, one.lesson.estimate.advantages_N, 7, 2, lambda task: f"gold of {task.id}"
+    )
+    assert (first["gold"], first["correct"]) == ("gold of t", one.episodes[0].reward.correct)
     assert (first["iteration"], first["task"], first["sample"], first["reward"], first["ended"]) == (
         7,
         "t",
@@ -274,9 +277,9 @@ def test_turns_that_a_fork_shares_are_written_without_advantages() -> None:
 
 def test_failed_episodes_say_why() -> None:
     failed = episode("a", ended="failed", error="out of paper", sample=3, fault="raised", trace="in line 7")
-    [row] = failed_rows([episode("a"), failed, failed], 4, 1)
+    [row] = failed_rows([episode("a"), failed, failed], 4, 1, lambda task: "7")
     assert row == {
-        "iteration": 4, "task": "t", "prompt": "p", "sample": 3, "ended": "failed", "error": "out of paper",
+        "iteration": 4, "task": "t", "prompt": "p", "gold": "7", "sample": 3, "ended": "failed", "error": "out of paper",
             "fault": "raised", "trace": "in line 7",
         "turns": [{"agent": "a", "text": "text 0"}],
     }  # fmt: skip

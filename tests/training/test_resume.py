@@ -41,7 +41,7 @@ def ending(run: Path) -> dict[str, Any]:
     """All that a run has become, times left out."""
     # the first checkpoint goes with the last save; a kill just before that may leave it, and does no harm
     found: dict[str, Any] = {k: v for k, v in files(run).items() if not k.startswith("checkpoints/000000/")}
-    for name in ("metrics.jsonl", "episodes.jsonl"):
+    for name in ("metrics.jsonl", "episodes.jsonl", "held_out.jsonl"):
         found[name] = rows(run / name)
     found.pop("events.jsonl", None)  # a history with times, which also tells of the kill
     summary = json.loads(found.pop("summary.json"))
@@ -92,6 +92,7 @@ def trap(where: str, nth: int) -> Callable[[], None]:
 
 POINTS = {
     "before the first evaluation": ("marft.training.trainer:evaluate", 1),
+    "between the first transcripts and their figures": ("marft.runs.directory:RunDirectory.write_summary", 1),
     "in the first save": ("marft.training.saving:save_adapter", 2),
     "after the first rollout": ("marft.training.trainer:Trainer.estimate", 1),
     "in the middle of an update": ("marft.training.learner:Learner._clip", 6),
@@ -101,6 +102,7 @@ POINTS = {
     "before a save is published": ("marft.runs.checkpoints:Checkpoints._publish", 3),
     "before an old checkpoint goes": ("marft.runs.checkpoints:Checkpoints._delete", 1),
     "before the last evaluation": ("marft.training.trainer:evaluate", 2),
+    "between the last transcripts and their figures": ("marft.runs.directory:RunDirectory.write_summary", 2),
     "before the last word": ("marft.training.trainer:Trainer.summarise", 1),
 }
 

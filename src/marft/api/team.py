@@ -50,9 +50,9 @@ class Team:
         Samples differ in their luck alone. What fails does not raise: `ended` is `"failed"`, and `error` says why. An
         episode on a prompt of yours is not graded: its reward is NaN.
         """
-        from marft.training.start import play_task
+        from marft.training.replay import play_task
 
-        episode = play_task(self.config, self._open, task=task, sample=sample, prompt=prompt)
+        episode = play_task(self.config, self._open, task=task, sample=sample, prompt=prompt).episode
         return episode if prompt is None else replace(episode, reward=Reward(team=math.nan))
 
     def evaluate(self, *, run: str | Path | None = None, **settings: Any) -> EvalResults:

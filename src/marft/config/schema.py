@@ -100,6 +100,7 @@ class TrackConfig(Section):
     wandb: Text | None = None  # project name
     trackio: Text | None = None  # project name
     episodes: Annotated[int, Field(ge=0)] = 8  # written to episodes.jsonl an iteration
+    held_out: Annotated[int, Field(ge=0)] = 64  # written to held_out.jsonl an evaluation: failed, wrong, lowest first
 
     @field_validator("wandb", "trackio")
     @classmethod

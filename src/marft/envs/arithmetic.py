@@ -144,6 +144,9 @@ class Arithmetic(Environment[State]):
         answers = ANSWER.findall(text)
         return int(answers[0]) if len(answers) == 1 else None
 
+    def gold(self, task: Task) -> str:
+        return str(task.data["answer"])
+
     def counted(self, state: State) -> int | None:
         """The answer that counts: the last message's, or with feedback the latest there is."""
         answers = [h.answer for h in state.heard if h.answer is not None or not self.feedback]

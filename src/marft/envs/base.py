@@ -74,6 +74,10 @@ class Environment(ABC, Generic[State]):
         """What a message answers, for counting votes: equal answers are equal votes, None is none. By default its text."""
         return text.strip() or None
 
+    def gold(self, task: Task) -> str | None:
+        """The right answer of a task, for people who read transcripts; None: there is none to show. No agent sees it."""
+        return None
+
     def step(self, state: State, turn: Turn) -> tuple[State, Reward]:
         """One turn: the next state and its reward."""
         following = self.transition(state, turn)

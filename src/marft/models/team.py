@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from marft.models.decoder import Decoder, has_decoder
 from marft.models.loading import Loaded, context_limit
 from marft.models.logprobs import head_logits
 from marft.models.lora import AdapterSpec, Mask, Routing, Segments, TeamLora
+from marft.terminal import complain
 from marft.types import MarftError
 
 
@@ -132,10 +132,9 @@ class TeamModel:
     def _fuse(self) -> Decoder | None:
         """The family's own forward pass, after checking that it computes what the model does."""
         if not has_decoder(self.model):
-            print(
+            complain(
                 f"marft: model {self.name} is no Llama, Qwen2 or Qwen3 as our decoder knows them: it runs on "
-                "transformers' own forward pass, which is slower",
-                file=sys.stderr,
+                "transformers' own forward pass, which is slower"
             )
             return None
         ids, packed = self._probe(8), Packed([8], self.device)

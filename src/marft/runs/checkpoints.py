@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -186,8 +185,3 @@ def digest(path: Path, *, sync: bool = False) -> str:
         if sync:
             os.fsync(file.fileno())
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def warn(line: str) -> None:
-    """Where nobody else listens, the user is told on stderr that an older checkpoint is used."""
-    print(f"marft: warning: {line}", file=sys.stderr)

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from marft.config import Config, parse, parse_yaml, to_yaml
 from marft.runs.atomic import append_whole, write_atomically
 from marft.runs.difference import first_difference
 from marft.runs.disk import FULL, require_space, writing
+from marft.runs.transcripts import Transcript
 from marft.types import MarftError
 
 # What may change from one part of a run to the next: how long it lasts, what is watched, how much memory it takes, and what
 # is done about a collapse; never what is learned.
 FREE = (
     "train.iterations", "train.budget", "track", "eval", "checkpoint",
-    "train.tokens", "train.recompute", "engine.slots", "engine.memory",
+    "train.tokens", "train.recompute", "train.failures", "engine.slots", "engine.memory",
     "train.on_collapse", "optimizer.lr",
 )  # fmt: skip
+
+
+HELD_OUT = "held_out.jsonl"
+When = Literal["before", "during", "after"]  # of training
 
 
 class RunDirectory:
@@ -120,16 +126,35 @@ class RunDirectory:
     def events(self) -> list[dict[str, Any]]:
         return [row for _, row in lines(self.path / "events.jsonl")]
 
+    def append_held_out(
+        self, iteration: int, when: When, benchmark: str | None, transcripts: Iterable[Transcript]
+    ) -> None:
+        """Episodes of an evaluation; those of the run's own tasks have no benchmark."""
+        head = {"iteration": iteration, "when": when, "benchmark": benchmark}
+        self._append(HELD_OUT, [{**head, **asdict(transcript)} for transcript in transcripts])
+
+    def held_out(self) -> Iterator[dict[str, Any]]:
+        """The episodes of evaluations that were kept, in the order in which they were played."""
+        return (row for _, row in lines(self.path / HELD_OUT))
+
     def metrics(self) -> list[dict[str, Any]]:
         return [row for _, row in lines(self.path / "metrics.jsonl")]
 
-    def truncate(self, iteration: int) -> None:
-        """Forget what came after `iteration`, so that the files end like those of a run never interrupted."""
-        for name in ("metrics.jsonl", "episodes.jsonl"):
+    def truncate(self, iteration: int, valid: Collection[When] = ("before", "during", "after")) -> None:
+        """Forget what came after `iteration`, so that the files end like those of a run never interrupted.
+
+        Of evaluations, those stay that are `valid`.
+        """
+        for name in ("metrics.jsonl", "episodes.jsonl", HELD_OUT):
             path = self.path / name
             if not path.exists():
                 continue
-            kept = b"".join(line + b"\n" for line, row in lines(path) if row["iteration"] <= iteration)
+            found = lines(path)
+            kept = b"".join(
+                line + b"\n"
+                for line, row in found
+                if row["iteration"] <= iteration and row.get("when") in (*valid, None)
+            )
             with writing(self.path):
                 write_atomically(path, kept)
 
@@ -167,12 +192,12 @@ def lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Each line with what it says. The last may be torn by a kill in the middle of its writing, and is left out."""
     if not path.exists():
         return
-    found = path.read_bytes().removesuffix(b"\n").split(b"\n")
-    for number, line in enumerate(found, start=1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            if number == len(found):
-                return
-            raise MarftError(f"{path} is damaged: line {number} is not JSON; delete that line") from None
-        yield line, row
+    with path.open("rb") as file:  # line by line: transcripts may be larger than memory
+        for number, line in enumerate(file, start=1):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                if not file.read(1):
+                    return
+                raise MarftError(f"{path} is damaged: line {number} is not JSON; delete that line") from None
+            yield line.removesuffix(b"\n"), row

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -13,6 +16,7 @@ from marft.config import Config, parse, parse_yaml, to_yaml
 from marft.runs.atomic import append_whole, write_atomically
 from marft.runs.difference import first_difference
 from marft.runs.directory import lines, pretty
+from marft.runs.transcripts import Transcript
 from marft.types import MarftError
 
 CONFIG, MANIFEST, EPISODES, RESULTS, TABLE = (
@@ -22,6 +26,7 @@ CONFIG, MANIFEST, EPISODES, RESULTS, TABLE = (
     "results.json",
     "results.md",
 )
+FREE = ("train.failures", "track")  # what an evaluation may go on with though it differs: it changes no episode
 OTHERS = {"config.yaml": "a run", "compare.yaml": "a comparison"}
 
 
@@ -58,6 +63,14 @@ class Played:
     seconds: float  # its share of the time that it and those beside it took
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One line of `episodes.jsonl`: what figures need, and what was said. Only the former is held in memory."""
+
+    played: Played
+    transcript: Transcript
+
+
 class Evaluation:
     """`eval.yaml` is the config, `manifest.json` the rest of the question, `episodes.jsonl` what was played so far."""
 
@@ -86,27 +99,40 @@ class Evaluation:
         evaluation.write(CONFIG, to_yaml(question.config).encode())
         return evaluation
 
+    @property
+    def is_done(self) -> bool:
+        """Whether it has figures: everything was played."""
+        return (self.path / RESULTS).is_file()
+
     def keep(self, chunks: Sequence[Sequence[Slot]]) -> int:
         """How many of the chunks, which are played in this order, are there whole; what is there of the next is dropped.
 
         A chunk that is played anew as a whole is computed in the same batches, and so comes out the same to the bit.
         """
-        try:
-            found = [(line, slot_of(row)) for line, row in lines(self.path / EPISODES)]
-        except (LookupError, TypeError):
-            raise MarftError(f"{self.path / EPISODES} holds lines of another kind; choose another --run") from None
+        found = [row.slot for row in self.played()]
         whole = end = 0
         for chunk in chunks:
-            if [slot for _, slot in found[end : end + len(chunk)]] != list(chunk):
+            if found[end : end + len(chunk)] != list(chunk):
                 break
             whole, end = whole + 1, end + len(chunk)
-        left = [slot for _, slot in found[end:]]
+        left = found[end:]
         if left != list(chunks[whole] if whole < len(chunks) else ())[: len(left)]:
             raise MarftError(f"{self.path / EPISODES} is damaged: line {end + 1} is out of place; choose another --run")
-        self.write(EPISODES, b"".join(line + b"\n" for line, _ in found[:end]))
+        self.truncate(end)
         return whole
 
-    def append(self, rows: Sequence[Played]) -> None:
+    def truncate(self, count: int) -> None:
+        """Drop all but the first `count` episodes."""
+        path = self.path / EPISODES
+        size = sum(len(line) + 1 for line, _ in islice(lines(path), count))
+        try:
+            if size > path.stat().st_size:  # the last line lacks its end
+                append_whole(path, b"\n")
+            os.truncate(path, size)
+        except OSError as error:
+            raise MarftError(self.refused(EPISODES, error)) from error
+
+    def append(self, rows: Sequence[Record]) -> None:
         data = b"".join(json.dumps(encoded(row), allow_nan=False).encode() + b"\n" for row in rows)
         try:
             append_whole(self.path / EPISODES, data)
@@ -114,7 +140,10 @@ class Evaluation:
             raise MarftError(self.refused(EPISODES, error)) from error
 
     def played(self) -> list[Played]:
-        return [decoded(row) for _, row in lines(self.path / EPISODES)]
+        try:
+            return [decoded(row) for _, row in lines(self.path / EPISODES)]
+        except (LookupError, TypeError):
+            raise MarftError(f"{self.path / EPISODES} holds lines of another kind; choose another --run") from None
 
     def write(self, name: str, data: bytes) -> None:
         try:
@@ -137,7 +166,7 @@ def check_same(path: Path, question: Question) -> None:
         weights, tasks = manifest["weights"], manifest["tasks"]
     except (OSError, ValueError, LookupError, TypeError, MarftError) as error:
         raise MarftError(f"{path} holds no evaluation of this version: {error}; choose another --run") from error
-    if found := first_difference(old, question.config):
+    if found := first_difference(old, question.config, free=FREE):
         raise MarftError(
             f"{path} evaluates something else: {found.key} is {found.old} there and {found.new} here; choose another --run"
         )
@@ -147,11 +176,11 @@ def check_same(path: Path, question: Question) -> None:
         raise MarftError(f"{path} evaluates other tasks: those of {changed[0]!r} have changed; choose another --run")
 
 
-def encoded(row: Played) -> dict[str, Any]:
-    """One flat object a line."""
-    data = asdict(row)
-    slot: dict[str, Any] = data.pop("slot")
-    return {**slot, **data}
+def encoded(row: Record) -> dict[str, Any]:
+    """One flat object a line; its turns are those that were spoken."""
+    played, transcript = asdict(row.played), asdict(row.transcript)
+    slot: dict[str, Any] = played.pop("slot")
+    return {**slot, **transcript, **played, "turns": transcript["turns"]}
 
 
 def slot_of(row: Mapping[str, Any]) -> Slot:
@@ -159,5 +188,6 @@ def slot_of(row: Mapping[str, Any]) -> Slot:
 
 
 def decoded(row: Mapping[str, Any]) -> Played:
-    slot = slot_of(row)
-    return Played(slot=slot, **{key: value for key, value in row.items() if key not in Slot.__slots__})
+    """What figures need of a line."""
+    own = {key: row[key] for key in Played.__slots__ if key not in ("slot", "turns")}
+    return Played(slot=slot_of(row), turns=Counter(turn["agent"] for turn in row["turns"]), **own)

@@ -6,8 +6,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from marft.runs.checkpoints import Checkpoints, warn
+from marft.runs.checkpoints import Checkpoints
 from marft.runs.directory import RunDirectory
+from marft.terminal import warn
 from marft.types import MarftError
 
 

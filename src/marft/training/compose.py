@@ -24,9 +24,9 @@ from marft.models.lora import AdapterSpec
 from marft.models.peft_format import CONFIG, read_scaling
 from marft.models.recompute import recompute_layers
 from marft.models.team import TeamModel
-from marft.runs.checkpoints import warn
 from marft.runs.directory import RunDirectory
 from marft.runs.export import checkpoint_folder
+from marft.terminal import warn
 from marft.training.choose import make_algorithm
 from marft.training.learner import Learner, LearnerSettings
 from marft.training.limits import describe_limits

@@ -16,6 +16,7 @@ from marft.game.play import Agent
 from marft.game.workflows import find_workflow
 from marft.models.loading import pick_device, pick_dtype
 from marft.models.reader import Encode, Reader, read_model
+from marft.terminal import say
 from marft.training.compose import adapter_of, adapter_spec, base_names, model_of, open_host, seat_agent
 from marft.training.evaluation.benchmarks import tasks_there
 from marft.training.evaluation.settings import benchmarks_of
@@ -58,15 +59,15 @@ def dry_run(config: Config) -> None:
             f"benchmark  {name}: {len(tasks_there(name, env)):,} tasks" for name, env in benchmarks_of(config).items()
         )
         for line in (*essentials(config, readers, host, episode, team), *others, ""):
-            print(line)
+            say(line)
         for what, split in FIRST.items() if config.eval.tasks else [*FIRST.items()][:1]:
             task = host.tasks(split)[0]
-            print(f"{what} ({task.id}):\n{indent(task.prompt, MARGIN)}\n")
+            say(f"{what} ({task.id}):\n{indent(task.prompt, MARGIN)}\n")
     for turn in episode.turns:
         tell(turn, config, readers)
     if episode.error:
         raise MarftError(f"the episode failed: {episode.error}", episode.trace)
-    print(f"the environment: {verdict(episode)}\ndry run: nothing was trained or written")
+    say(f"the environment: {verdict(episode)}\ndry run: nothing was trained or written")
 
 
 # --- resolving -------------------------------------------------------------------------------------------------------
@@ -81,12 +82,12 @@ def check_adapters(config: Config) -> None:
 
 def stand_in(config: Config, name: str, readers: Mapping[str, Reader], lockstep: Lockstep) -> Agent:
     """The agent as it would be seated, with another voice; a script speaks for itself."""
-    say = decisions(config, name)
-    engines = {model: StandIn(name, reader.encode, say) for model, reader in readers.items()}
+    told = decisions(config, name)
+    engines = {model: StandIn(name, reader.encode, told) for model, reader in readers.items()}
     agent = seat_agent(config, name, engines, lockstep)
     if config.team.agents[name].kind != "remote":
         return agent
-    return replace(agent, voice=StandIn(name, agent.voice.encode, say))
+    return replace(agent, voice=StandIn(name, agent.voice.encode, told))
 
 
 def decisions(config: Config, name: str) -> Iterator[str]:
@@ -134,14 +135,14 @@ def tell(turn: Turn, config: Config, readers: Mapping[str, Reader]) -> None:
     ours = turn.agent in config.team.agents and config.team.agents[turn.agent].kind in ("trained", "frozen")
     count = f" reads {len(turn.prompt_ids):,} tokens" if ours else ""
     if turn.index >= WHOLE:
-        print(f"turn {turn.index}: {turn.agent}{count} and says: {turn.text}")
+        say(f"turn {turn.index}: {turn.agent}{count} and says: {turn.text}")
         return
-    print(f"turn {turn.index}: {turn.agent}{count}")
+    say(f"turn {turn.index}: {turn.agent}{count}")
     for message in turn.observation:
-        print(f"  [{message.role}]\n{indent(message.content, MARGIN)}")
-    print(f"  says: {turn.text}\n")
+        say(f"  [{message.role}]\n{indent(message.content, MARGIN)}")
+    say(f"  says: {turn.text}\n")
     if ours and len(turn.prompt_ids) >= (longest := readers[model_of(config, turn.agent)].longest):
-        print(f"  note: the model can take in {longest:,} tokens; this turn would fail\n")
+        say(f"  note: the model can take in {longest:,} tokens; this turn would fail\n")
 
 
 def verdict(episode: Episode) -> str:

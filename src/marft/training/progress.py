@@ -8,24 +8,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     Progress,
     TaskID,
     TaskProgressColumn,
-    TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
 from marft.config import Config
+from marft.training.console import Description, PlainConsole, make_console
 
 
 class Terminal:
     """Tells one run's story. Lines scroll; on a terminal a bar stays below them."""
 
-    def __init__(self, console: Console, bar: Progress | None, run: Path) -> None:
+    def __init__(self, console: PlainConsole, bar: Progress | None, run: Path) -> None:
         self.console, self.bar, self.run = console, bar, run
         self.started = time.perf_counter()
         self.first: float | None = None  # how much of the run was done when this process began
@@ -74,17 +73,17 @@ class Terminal:
         self.say(f"see it: tensorboard --logdir {self.run}   watch it play: marft play {self.run}")
 
     def say(self, line: str) -> None:
-        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self.console.say(line)
 
 
 @contextmanager
 def watcher(run: Path) -> Iterator[Terminal]:
-    console = Console()
+    console = make_console()
     if not console.is_terminal:
         yield Terminal(console, None, run)
         return
     columns = (
-        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+        Description(), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
     )  # fmt: skip
     with Progress(*columns, console=console, transient=True) as bar:
         yield Terminal(console, bar, run)

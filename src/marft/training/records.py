@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from marft.models.attention import ragged
 from marft.training.batch import Batch
 from marft.training.lesson import Lesson, Update
 from marft.training.mismatch import over_plays
-from marft.types import Episode
+from marft.types import Episode, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,13 +131,19 @@ def explained_variance(values: Tensor, returns: Tensor) -> float | None:
     return float(1 - (returns - values).var(correction=0) / returns.var(correction=0))
 
 
-def failed_rows(episodes: Sequence[Episode], iteration: int, count: int) -> Iterator[dict[str, Any]]:
+Gold = Callable[[Task], str | None]  # the right answer of a task, where there is one to show
+
+
+def failed_rows(
+    episodes: Sequence[Episode], iteration: int, count: int, gold: Gold = lambda task: None
+) -> Iterator[dict[str, Any]]:
     """The first `count` failed episodes: what was said until then, and why they failed."""
     for episode in [episode for episode in episodes if episode.ended == "failed"][:count]:
         yield {
             "iteration": iteration,
             "task": episode.task.id,
             "prompt": episode.task.prompt,
+            "gold": gold(episode.task),
             "sample": episode.sample,
             "ended": episode.ended,
             "error": episode.error,
@@ -147,7 +153,9 @@ def failed_rows(episodes: Sequence[Episode], iteration: int, count: int) -> Iter
         }
 
 
-def episode_rows(batch: Batch, advantages_N: Tensor, iteration: int, count: int) -> Iterator[dict[str, Any]]:
+def episode_rows(
+    batch: Batch, advantages_N: Tensor, iteration: int, count: int, gold: Gold = lambda task: None
+) -> Iterator[dict[str, Any]]:
     """The first `count` episodes whole: what every agent saw and said, and what came of it."""
     learnt = {(e, turn.index): k for k, (e, turn) in enumerate(zip(batch.episode_K.tolist(), batch.turns, strict=True))}
     starts = batch.starts_K.tolist()
@@ -171,8 +179,10 @@ def episode_rows(batch: Batch, advantages_N: Tensor, iteration: int, count: int)
             "iteration": iteration,
             "task": episode.task.id,
             "prompt": episode.task.prompt,
+            "gold": gold(episode.task),
             "sample": episode.sample,
             "reward": episode.reward.team,
+            "correct": episode.reward.correct,
             "ended": episode.ended,
             "turns": turns,
         }

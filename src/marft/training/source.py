@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -65,7 +66,7 @@ class Source:
         if len(failed) > self.config.train.failures * len(episodes) or not played:
             raise MarftError(
                 f"{len(failed)} of {len(episodes)} episodes failed in iteration {iteration}; the first: {failed[0].error}. "
-                f"What was written is kept: mend it, then marft train --resume --run {self.run}",
+                f"{remedy(self.run)}",
                 trace=next((episode.trace for episode in failed if episode.trace), ""),
             )
         if not any(turn.agent in self.config.team.trained for episode in played for turn in episode.turns):
@@ -75,6 +76,11 @@ class Source:
                 "credit: per_step needs rewards of single turns (Reward.turns), and this environment gives none; "
                 "use credit=equal"
             )
+
+
+def remedy(run: Path) -> str:
+    """What to do when a run has stopped because its episodes failed."""
+    return f"What was written is kept: mend it, then marft train --resume --run {quote(str(run))}"
 
 
 @runtime_checkable

@@ -13,19 +13,20 @@ from typing import Any, TypeGuard
 from marft.config import Config, load_config, merge, merge_settings, parse, recipes
 from marft.envs.base import Split
 from marft.models.peft_format import load_adapter
-from marft.runs.checkpoints import Checkpoints, warn
+from marft.runs.checkpoints import Checkpoints
 from marft.runs.directory import RunDirectory
 from marft.runs.disk import require_space
 from marft.runs.export import checkpoint_folder
 from marft.runs.tracking import require_trackers, trackers
+from marft.terminal import warn
 from marft.training.compose import Assembly, adapter_of, assemble, model_of
-from marft.training.event_loop import run_async
+from marft.training.evaluation.rehearsal import rehearse_all
 from marft.training.leaks import describe_leaks, find_leaks
 from marft.training.progress import watcher
 from marft.training.saving import initial_adapters, load_adapters
-from marft.training.table import Start
+from marft.training.source import remedy
 from marft.training.trainer import Trainer
-from marft.types import Episode, MarftError, Task
+from marft.types import MarftError
 from marft.version import __version__
 
 Overrides = Sequence[str] | Mapping[str, Any]  # `key=value` words, or nested settings
@@ -42,6 +43,7 @@ def start_run(config: Config, path: Path) -> dict[str, Any]:
     require_trackers(config)
     parts = assemble(config, reads=splits(config))
     begin_from(config, parts)
+    rehearse_all(config, parts, "Nothing was written: mend it, then start again")
     run = RunDirectory.create(path, config, manifest(config, parts), needed=room(config, parts))
     return go(config, parts, run)
 
@@ -87,6 +89,8 @@ def go(
         trainer = Trainer(config, parts, run, [], watching)
         if resume and not trainer.resume(warn, at):
             begin_from(config, parts)  # the run died before its first checkpoint
+        if resume and not trainer.finished:
+            rehearse_all(config, parts, remedy(run.path))
         trainer.trackers = trackers(config, run.path, resumed=trainer.position.iteration if resume else None)
         try:
             summary = trainer.train()
@@ -97,10 +101,12 @@ def go(
     return summary
 
 
-def seat(source: str | None, overrides: Sequence[str]) -> tuple[Config, Assembly]:
-    """A team ready to play: trained, where `source` is a run's folder, else as it comes."""
+def seat(source: str | None, overrides: Sequence[str], at: int | None = None) -> tuple[Config, Assembly]:
+    """A team ready to play: trained, where `source` is a run's folder (as of checkpoint `at`), else as it comes."""
     if is_run(source):
-        return seat_run(Path(source), overrides)
+        return seat_run(Path(source), overrides, at)
+    if at is not None:
+        raise MarftError(f"--at {at}: only a run has checkpoints; give a run's folder")
     config = load_config(source, overrides)
     return config, seat_new(config)
 
@@ -125,43 +131,6 @@ def seat_new(config: Config) -> Assembly:
     parts = assemble(config, reads=own_tasks(config))
     begin_from(config, parts)
     return parts
-
-
-def play_task(
-    config: Config, parts: Assembly, *, task: int | str | Task = 0, sample: int = 0, prompt: str | None = None
-) -> Episode:
-    """One episode on a held-out task, by its number or its id, on a given one, or on one that consists of `prompt`."""
-    tasks = parts.table.host.tasks("test")
-    own = None if prompt is None else Task(id="yours", prompt=prompt, data=tasks[0].data)
-    start = Start(task=own or find_task(tasks, task), sample=sample)
-    [episode] = run_async(parts.table.episodes([start], f"{config.seed}/play"))
-    return episode
-
-
-def find_task(tasks: Sequence[Task], which: int | str | Task) -> Task:
-    if isinstance(which, Task):
-        return which
-    if isinstance(which, int) and 0 <= which < len(tasks):
-        return tasks[which]
-    found = next((task for task in tasks if task.id == which), None) if isinstance(which, str) else None
-    if found is None:
-        raise MarftError(f"--task {which}: the environment has {len(tasks)} held-out tasks, and not this one")
-    return found
-
-
-def play_once(source: str | None, overrides: Sequence[str], *, task: int, prompt: str | None, show: bool) -> None:
-    """Print one episode, turn by turn."""
-    episode = play_task(*seat(source, overrides), task=task, prompt=prompt)
-    print(f"task: {episode.task.prompt}")
-    for turn in episode.turns:
-        if show:
-            for message in turn.observation:
-                print(f"\n  [{turn.agent} saw, {message.role}]\n  " + message.content.replace("\n", "\n  "))
-        print(f"\n{turn.agent}:\n{turn.text}")
-    if episode.error:
-        raise MarftError(f"the episode failed: {episode.error}")
-    if prompt is None:
-        print(f"\nreward: {episode.reward.team:g}")
 
 
 def begin_from(config: Config, parts: Assembly) -> None:

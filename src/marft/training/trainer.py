@@ -14,22 +14,24 @@ import torch
 from marft.algorithms.losses import adapted_kl_weight, kl_estimate
 from marft.algorithms.trust_region import adapted_rate
 from marft.config import Config
+from marft.envs.hosting import Host
 from marft.game.play import seed_of
 from marft.models.attention import ragged
 from marft.runs.checkpoints import Checkpoints
-from marft.runs.directory import RunDirectory
+from marft.runs.directory import RunDirectory, When
 from marft.runs.tracking import Tracker, flatten
+from marft.runs.transcripts import transcript_of, worst
 from marft.training.batch import Batch, build_batch
 from marft.training.choose import make_credit
 from marft.training.compose import Assembly
-from marft.training.evaluation import eval_settings, evaluate
+from marft.training.evaluation import Tolerance, eval_settings, evaluate
 from marft.training.guard import Collapsed, Guard
 from marft.training.lesson import Lesson, Update
 from marft.training.mismatch import find_mismatch
 from marft.training.records import Play, episode_rows, failed_rows, iteration_row
 from marft.training.saving import Position, read_checkpoint, write_checkpoint
 from marft.training.schedule import Steps, plays
-from marft.training.source import Source
+from marft.training.source import Source, remedy
 from marft.types import Collapse, Episode
 
 RETURNS = 3  # to a checkpoint from before a collapse, at most
@@ -102,8 +104,7 @@ class Trainer:
         }
         with self.timed("eval"):
             if self.config.eval.every and self.position.iteration % self.config.eval.every == 0:
-                settings = eval_settings(self.config)
-                row["eval"] = evaluate(self.parts.table, settings, self.config.seed, self.parts.lockstep)
+                row["eval"] = self.play_held_out("during")
         row["seconds"] = self.seconds
         self.record(row, plays)
         self.watcher.iterated(row, progress, self.progress)
@@ -227,8 +228,9 @@ class Trainer:
     def record(self, row: dict[str, Any], plays: Sequence[Play]) -> None:
         count, first = self.config.track.episodes, plays[0]
         advantages_N = first.lesson.estimate.advantages_N
-        self.run.append_episodes(episode_rows(first.lesson.batch, advantages_N, row["iteration"], count))
-        self.run.append_episodes(failed_rows(first.episodes, row["iteration"], count))
+        gold = self.parts.table.host.gold
+        self.run.append_episodes(episode_rows(first.lesson.batch, advantages_N, row["iteration"], count, gold))
+        self.run.append_episodes(failed_rows(first.episodes, row["iteration"], count, gold))
         self.run.append_metrics(row)
         for tracker in self.trackers:
             tracker.log(row["iteration"], flatten(row))
@@ -267,23 +269,48 @@ class Trainer:
             self.position = read_checkpoint(self.checkpoints.path(found), self.parts.teams, self.parts.learner)
             self.parts.policy_version(self.position.version)
         self.checkpoints.drop_after(self.position.iteration)
-        self.run.truncate(self.position.iteration)
         summary = self.run.summary() or {}
         if summary.get("iterations", 0) > self.position.iteration:  # of the part that is forgotten
-            self.run.write_summary({when: row for when, row in summary.items() if when == "before"})
+            summary = {when: row for when, row in summary.items() if when == "before"}
+            self.run.write_summary(summary)
+        # An evaluation that the summary does not hold is done again, and is then written down again.
+        begun = self.position.iteration > 0
+        valid: dict[When, bool] = {
+            "before": begun or self.evaluated("before", summary),
+            "during": True,
+            "after": self.finished and self.evaluated("after", summary),
+        }
+        self.run.truncate(self.position.iteration, [when for when, is_valid in valid.items() if is_valid])
         self.guard.begin()
         return found is not None
 
-    def evaluate(self, when: str) -> None:
+    def evaluate(self, when: When) -> None:
         """Before or after training; a figure that the summary already holds is not worked out again."""
         summary, done = self.run.summary() or {}, self.position.iteration
         if self.evaluated(when, summary) or (when == "before" and done > 0):
             return
         settings = eval_settings(self.config)
         row = {"iteration": done, "settings": asdict(settings)}
-        row |= evaluate(self.parts.table, settings, self.config.seed, self.parts.lockstep)
+        row |= self.play_held_out(when)
         self.run.write_summary({**summary, when: row})
         self.watcher.evaluated(when, row)
+
+    def play_held_out(self, when: When) -> dict[str, Any]:
+        """The figures of an evaluation at this moment; its transcripts go into the run's folder."""
+        position, count = self.position.iteration, self.config.track.held_out
+
+        def keep(benchmark: str | None, episodes: Sequence[Episode], host: Host) -> None:
+            kept = [transcript_of(episode, host.gold(episode.task)) for episode in worst(episodes, count)]
+            self.run.append_held_out(position, when, benchmark, kept)
+
+        return evaluate(
+            self.parts.table,
+            eval_settings(self.config),
+            self.config.seed,
+            self.parts.lockstep,
+            tolerance=Tolerance(share=self.config.train.failures, remedy=remedy(self.run.path)),
+            keep=keep,
+        )
 
     def evaluated(self, when: str, summary: Mapping[str, Any]) -> bool:
         """Whether there is nothing to evaluate, or the summary holds it already, of the same team in the same way."""

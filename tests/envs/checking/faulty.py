@@ -49,6 +49,21 @@ class Async(Good):
         return state
 
 
+class NumberGold(Good):
+    def gold(self, task: marft.Task) -> Any:
+        return 7
+
+
+class TwoGolds(Good):
+    def gold(self, task: marft.Task) -> str:
+        return str(random.random())
+
+
+class NoGold(Good):
+    def gold(self, task: marft.Task) -> str:
+        return str(task.data["solution"])
+
+
 class NotAMethod(Good):
     observe = "nothing"  # type: ignore[assignment]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -13,6 +12,7 @@ from marft.engines.stopping import cut
 from marft.engines.vllm.editions import Edition, Editions, erase
 from marft.models.loading import render
 from marft.models.team import TeamModel
+from marft.terminal import complain
 from marft.types import Completion, Message, PromptTooLong, Request, SpeechError
 
 
@@ -96,7 +96,7 @@ class VllmEngine:
 
     def _say_once(self, line: str) -> None:
         if not self.warned:
-            print(f"marft: {line}", file=sys.stderr, flush=True)
+            complain(f"marft: {line}")
         self.warned = True
 
     def _completion(self, request: Request, said: Said, version: int) -> Completion:

@@ -74,6 +74,20 @@ def hidden_answers(subject: Subject) -> Iterator[Finding]:
     yield Finding(check="hidden answers", ok=True, text="prompts do not give the answer away")
 
 
+def gold(subject: Subject) -> Iterator[Finding]:
+    """The right answer that people are shown in transcripts."""
+    where, given = subject.where("gold"), 0
+    for task in subject.samples:
+        one, two = (subject.ask("gold", task, on=f"task {task.id!r}") for _ in range(2))
+        if one is not None and not isinstance(one, str):
+            raise Breach(f"gold gave {type(one).__name__}; return a text, or None where there is none to show{where}")
+        if one != two:
+            raise Breach(f"gold gave two answers for one task; it may depend on the task alone{where}")
+        given += one is not None
+    text = f"given for {given} of {len(subject.samples)} tasks; people see it, agents do not"
+    yield Finding(check="gold", ok=True, text=text if given else "no right answers to show")
+
+
 def stands_in(prompt: str, answer: str) -> bool:
     return bool(answer.strip()) and re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", prompt) is not None
 

@@ -25,6 +25,7 @@ CHECKS: Mapping[str, Check] = {
     "splits": about_tasks.splits,
     "hidden answers": about_tasks.hidden_answers,
     "same tasks": about_tasks.same_tasks,
+    "gold": about_tasks.gold,
     "reset": about_states.reset,
     "transition": about_states.transition,
     "forks": about_states.forks,

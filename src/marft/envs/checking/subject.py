@@ -27,6 +27,7 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "observe": ("state", "agent"),
     "whose_turn": ("state",),
     "answer": ("text",),
+    "gold": ("task",),
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from marft.envs.code.examiner import SAME
 
 Case = TypeVar("Case")
+FEW, SHOWN = 5, 300  # tests that are described, and characters of each; some are megabytes
 
 
 class NoTests(ValueError):
@@ -67,6 +68,16 @@ def from_cases(cases: Sequence[Mapping[str, Any]], row: Mapping[str, Any], most:
     wrapped = not isinstance(cases[0]["input"], str)
     tests = [call(function, *arguments_of(case["input"], case["output"]), wrapped=wrapped) for case in cases]
     return calls(tests, [function], most)
+
+
+def described(tests: Mapping[str, Any]) -> str:
+    """What a program must do, for people: the first tests, each by its beginning."""
+    if tests["kind"] == "stdio":
+        cases = [f"{given!r} → {wanted!r}" for given, wanted in zip(tests["inputs"], tests["outputs"], strict=True)]
+    else:
+        cases = list(tests["tests"])
+    shown = [case if len(case) <= SHOWN else f"{case[:SHOWN]}…" for case in cases[:FEW]]
+    return "\n".join([f"passes {len(cases)} tests:", *shown, *(["…"] if len(cases) > FEW else [])])
 
 
 def arguments_of(given: Any, expected: Any) -> tuple[list[Any], Any]:

@@ -27,6 +27,17 @@ class Host(ABC):
             self._tasks[split] = tasks_of(self.env, split)
         return self._tasks[split]
 
+    def gold(self, task: Task) -> str | None:
+        """The right answer of a task, for transcripts. Asked in this process, as `tasks` is, and no agent is told.
+
+        An environment that fails to say is quoted in its place: what was played counts all the same.
+        """
+        try:
+            found = self.env.gold(task)
+        except Exception as error:  # the user's code: anything may come
+            return f"(environment.gold raised {type(error).__name__}: {error})"
+        return None if found is None else str(found)
+
     @abstractmethod
     async def ask(self, method: str, *arguments: Any, last: bool = False) -> Any:
         """What `env.method(*arguments)` returns; whatever goes wrong with it is a Fault.

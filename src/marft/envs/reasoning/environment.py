@@ -73,6 +73,10 @@ class Reasoning(Environment[State]):
         correct = given >= 1.0
         return Reward(team=given if self.partial else float(correct), correct=correct)
 
+    def gold(self, task: Task) -> str | None:
+        answer = task.data["answer"]
+        return None if answer is None else str(answer)
+
     def answer(self, text: str) -> str | None:
         """What stands in the last <answer>…</answer>, else after the last "Answer:" to the end of its line."""
         before, closed, _ = text.rpartition("</answer>")

@@ -11,10 +11,6 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table as RichTable
-
 from marft.config import Config
 from marft.runs.comparison import Cell, Comparison, Question
 from marft.runs.difference import first_difference
@@ -25,7 +21,8 @@ from marft.runs.report import Report, columns, make_report, markdown
 from marft.runs.tracking import require_trackers
 from marft.training.comparison.cells import config_of, vote_config, votes_for
 from marft.training.compose import assemble
-from marft.training.evaluation import eval_settings, evaluate
+from marft.training.console import PlainConsole, make_console, make_table
+from marft.training.evaluation import Tolerance, eval_settings, evaluate
 from marft.training.saving import load_adapters
 from marft.training.start import check_base, resume_run, start_run
 from marft.types import MarftError
@@ -37,16 +34,16 @@ def compare(question: Question, path: Path) -> Report:
     """Every cell that is still missing, then the table, the plot and the verdict."""
     require_trackers(question.config)
     comparison = Comparison.begin(path, question)
-    console = Console()
-    say(console, f"comparison in {path}; should it be stopped, the same command with --run {quote(str(path))} goes on")
+    console = make_console()
+    console.say(f"comparison in {path}; should it be stopped, the same command with --run {quote(str(path))} goes on")
     first = question.config.seed
     cells = list(product(range(first, first + question.seeds), question.cells))
     for number, (seed, name) in enumerate(cells, start=1):
         title = f"cell {number} of {len(cells)}: {name}, seed {seed}"
         if comparison.find(name, seed):
-            say(console, f"{title}; done before")
+            console.say(f"{title}; done before")
             continue
-        say(console, f"{title}; {means(comparison, name, seed)}")
+        console.say(f"{title}; {means(comparison, name, seed)}")
         comparison.add(make_cell(comparison, name, seed))
         gc.collect()  # the models of two cells need not fit into memory together
     report = make_report(question, comparison.cells)
@@ -139,7 +136,8 @@ def play_held_out(config: Config, run: RunDirectory) -> Mapping[str, Any]:
     check_base(run, parts)
     load_adapters(saved, parts.teams)
     with parts.table.host:
-        return evaluate(parts.table, eval_settings(config), config.seed, parts.lockstep)
+        tolerance = Tolerance(share=config.train.failures, remedy="mend it, then give the same command with --run DIR")
+        return evaluate(parts.table, eval_settings(config), config.seed, parts.lockstep, tolerance=tolerance)
 
 
 # --- the answer ------------------------------------------------------------------------------------------------------
@@ -152,19 +150,13 @@ def publish(comparison: Comparison, report: Report) -> None:
     comparison.save(asdict(report))
 
 
-def show(console: Console, report: Report, path: Path) -> None:
+def show(console: PlainConsole, report: Report, path: Path) -> None:
     """Where the terminal is narrow, without the costs that come last."""
-    table = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     found = list(columns(report).items())[: None if console.width >= WIDE else 5]
-    for i, (name, _) in enumerate(found):
-        table.add_column(name, justify="right" if i else "left", no_wrap=i < 3, overflow="fold")  # intervals stay whole
+    table = make_table([name for name, _ in found], whole=[i < 3 for i in range(len(found))])  # intervals stay whole
     for line in report.lines:
         table.add_row(*(cell(line) for _, cell in found))
     console.print(table)
-    say(console, report.verdict)
-    say(console, report.basis)
-    say(console, f"see {path / 'compare.md'}, compare.png and compare.json")
-
-
-def say(console: Console, line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.say(report.verdict)
+    console.say(report.basis)
+    console.say(f"see {path / 'compare.md'}, compare.png and compare.json")

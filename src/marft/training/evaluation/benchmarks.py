@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from marft.config import EnvConfig
+from marft.config import Config, EnvConfig
 from marft.envs import make_env, tasks_of
 from marft.game.lockstep import Lockstep
-from marft.training.compose import open_host
+from marft.training.compose import Assembly, open_host
+from marft.training.evaluation.settings import eval_settings, with_settings
 from marft.training.table import Table
 from marft.types import MarftError, Task
 
@@ -22,6 +23,19 @@ def opened(table: Table, name: str, env: Mapping[str, Any], lockstep: Lockstep) 
         host = open_host(EnvConfig.model_validate(env), lockstep)
     with host:
         yield replace(table, host=host)
+
+
+@contextmanager
+def seated(config: Config, parts: Assembly, name: str, env: Mapping[str, Any] | None) -> Iterator[Table]:
+    """The team at a benchmark, sampling as evaluation does; without an `env` at the run's own environment."""
+    settings = eval_settings(config)
+    team = {each: with_settings(agent, settings) for each, agent in parts.table.team.items()}
+    table = replace(parts.table, team=team)
+    if env is None:
+        yield table
+        return
+    with opened(table, name, env, parts.lockstep) as there:
+        yield there
 
 
 def tasks_there(name: str, env: Mapping[str, Any]) -> Sequence[Task]:

@@ -2,37 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from marft.envs.hosting import Host
 from marft.game.lockstep import Lockstep
 from marft.training.evaluation.benchmarks import first, opened
+from marft.training.evaluation.failures import Failures, Tolerance
 from marft.training.evaluation.formulas import wilson
 from marft.training.evaluation.settings import EvalSettings, with_settings
 from marft.training.event_loop import run_async
 from marft.training.table import Start, Table
 from marft.types import Episode
 
+USUAL = Tolerance()
+# told of a benchmark (None: the run's own tasks), its episodes, and who knows their right answers
+Keep = Callable[[str | None, Sequence[Episode], Host], None]
 
-def evaluate(table: Table, settings: EvalSettings, seed: int, lockstep: Lockstep) -> dict[str, Any]:
+
+def evaluate(
+    table: Table, settings: EvalSettings, seed: int, lockstep: Lockstep, *, tolerance: Tolerance = USUAL,
+    keep: Keep = lambda name, episodes, host: None,
+) -> dict[str, Any]:  # fmt: skip
     """Mean reward and accuracy on the first held-out tasks. The same seed asks the same questions with the same luck.
 
     The figures are those of the run's own tasks; those of each benchmark stand below `benchmarks`. `lockstep` is what the
-    team's engines wait for.
+    team's engines wait for. Whatever was played is given to `keep`, also where so much of it failed that it ends here.
     """
-    row = play_once_each(table, settings, seed)
+    row = play_once_each(table, settings, seed, None, tolerance, keep)
     for name, env in settings.benchmarks.items():
         with opened(table, name, env, lockstep) as other:
-            row.setdefault("benchmarks", {})[name] = play_once_each(other, settings, seed)
+            found = play_once_each(other, settings, seed, name, tolerance, keep)
+            row.setdefault("benchmarks", {})[name] = found
     return row
 
 
-def play_once_each(table: Table, settings: EvalSettings, seed: int) -> dict[str, Any]:
+def play_once_each(
+    table: Table, settings: EvalSettings, seed: int, benchmark: str | None, tolerance: Tolerance, keep: Keep
+) -> dict[str, Any]:
     team = {name: with_settings(agent, settings) for name, agent in table.team.items()}
     starts = [Start(task=task, sample=0) for task in first(table.host.tasks("test"), settings.tasks)]
-    return summarise(run_async(replace(table, team=team).episodes(starts, f"{seed}/eval")))
+    episodes = run_async(replace(table, team=team).episodes(starts, f"{seed}/eval"))
+    keep(benchmark, episodes, table.host)
+    of = "" if benchmark is None else f" of benchmark {benchmark}"
+    tolerance.judge(Failures().with_these(episodes), f"held-out episodes{of}")
+    return summarise(episodes)
 
 
 def summarise(episodes: Sequence[Episode]) -> dict[str, Any]:

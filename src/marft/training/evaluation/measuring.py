@@ -9,21 +9,22 @@ from itertools import groupby
 from pathlib import Path
 from shlex import quote
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
 from marft.config import Config
 from marft.runs.directory import pretty
 from marft.runs.evaluations import RESULTS, TABLE, Evaluation, Played, Slot
 from marft.training.compose import Assembly
+from marft.training.console import Description, make_console
 from marft.training.evaluation.asking import Benchmark, plan, question_of, read_benchmarks
-from marft.training.evaluation.benchmarks import opened
+from marft.training.evaluation.benchmarks import seated
+from marft.training.evaluation.failures import Tolerance
 from marft.training.evaluation.figures import Result, make_drop, make_figures
 from marft.training.evaluation.playing import play_chunk, silence
-from marft.training.evaluation.report import markdown, say, show
+from marft.training.evaluation.rehearsal import rehearse
+from marft.training.evaluation.report import markdown, show
 from marft.training.evaluation.results import as_json
-from marft.training.evaluation.settings import eval_settings, with_settings
-from marft.training.table import Table
+from marft.training.evaluation.watching import Watch
 from marft.types import MarftError
 
 
@@ -32,15 +33,15 @@ def measure(config: Config, parts: Assembly, path: Path) -> list[Result]:
     check(config)
     benchmarks = read_benchmarks(config, parts)
     evaluation = Evaluation.begin(path, question_of(config, parts, benchmarks))
-    console = Console()
-    say(console, f"evaluation in {path}; should it be stopped, the same command with --run {quote(str(path))} goes on")
+    console = make_console()
+    console.say(f"evaluation in {path}; should it be stopped, the same command with --run {quote(str(path))} goes on")
     play_rest(config, parts, benchmarks, evaluation)
     results = make_results(config, evaluation.played(), benchmarks)
     title = f"{', '.join(config.team.agents)} with {config.model}"
     evaluation.write(TABLE, markdown(results, title).encode())
     evaluation.write(RESULTS, pretty(as_json(results)))
     show(console, results)
-    say(console, f"see {path / TABLE} and {RESULTS}")
+    console.say(f"see {path / TABLE} and {RESULTS}")
     return results
 
 
@@ -52,41 +53,40 @@ def check(config: Config) -> None:
 
 
 def play_rest(config: Config, parts: Assembly, benchmarks: Sequence[Benchmark], evaluation: Evaluation) -> None:
-    """Every chunk that is not there yet."""
+    """Every chunk that is not there yet. What was played is kept also where so much of it failed that it ends here."""
     chunks = plan(config, benchmarks)
-    whole = evaluation.keep(chunks)
+    goes_on = (
+        f"What was played is kept: mend it, then the same command with --run {quote(str(evaluation.path))} goes on"
+    )
+    watch = Watch(Tolerance(share=config.train.failures, remedy=goes_on), chunks)
+    whole = watch.resume(evaluation)
+    left = {chunk[0].benchmark for chunk in chunks[whole:]}
+    for benchmark in benchmarks:
+        if benchmark.name in left:  # all of them before the first is paid for
+            with seated(config, parts, benchmark.name, benchmark.env) as table:
+                tasks = list(benchmark.tasks.values())
+                rehearse(config, table, tasks, watch.tolerance, f" on {benchmark.name}")
     with progress(chunks, whole) as advance:
         for name, group in groupby(chunks[whole:], key=lambda chunk: chunk[0].benchmark):
             benchmark = next(each for each in benchmarks if each.name == name)
-            with seated(config, parts, benchmark) as table:
+            with seated(config, parts, benchmark.name, benchmark.env) as table:
                 for chunk in group:
                     playing = replace(table, team=silence(table.team, chunk[0].silent))
-                    evaluation.append(play_chunk(playing, chunk, benchmark.tasks, config.seed))
+                    found = play_chunk(playing, chunk, benchmark.tasks, config.seed)
+                    evaluation.append(found)
+                    watch.played(chunk, found)
                     advance(chunk)
-
-
-@contextmanager
-def seated(config: Config, parts: Assembly, benchmark: Benchmark) -> Iterator[Table]:
-    """The team at a benchmark, sampling as evaluation does."""
-    settings = eval_settings(config)
-    team = {name: with_settings(agent, settings) for name, agent in parts.table.team.items()}
-    table = replace(parts.table, team=team)
-    if benchmark.env is None:
-        yield table
-        return
-    with opened(table, benchmark.name, benchmark.env, parts.lockstep) as there:
-        yield there
 
 
 @contextmanager
 def progress(chunks: Sequence[Sequence[Slot]], whole: int) -> Iterator[Callable[[Sequence[Slot]], None]]:
     """A bar on a terminal, nothing elsewhere; gives what is to be told of each finished chunk."""
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     if not console.is_terminal:
         yield lambda chunk: None
         return
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
+        Description(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
     )  # fmt: skip
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("episodes", total=sum(map(len, chunks)), completed=sum(map(len, chunks[:whole])))

@@ -13,7 +13,8 @@ from marft.engines.scripted import ScriptedEngine
 from marft.game.endings import HostileError
 from marft.game.play import Agent
 from marft.game.world import Guarded
-from marft.runs.evaluations import Played, Slot
+from marft.runs.evaluations import Played, Record, Slot
+from marft.runs.transcripts import transcript_of
 from marft.training.event_loop import run_async
 from marft.training.table import Start, Table
 from marft.types import Episode, Task
@@ -27,13 +28,16 @@ def silence(team: Mapping[str, Agent], name: str | None) -> dict[str, Agent]:
     return {each: replace(agent, voice=NOTHING) if each == name else agent for each, agent in team.items()}
 
 
-def play_chunk(table: Table, slots: Sequence[Slot], tasks: Mapping[str, Task], seed: int) -> list[Played]:
+def play_chunk(table: Table, slots: Sequence[Slot], tasks: Mapping[str, Task], seed: int) -> list[Record]:
     """Luck follows from seed, task and sample alone, so that all who are compared on a task have the same."""
     started = time.perf_counter()
     starts = [Start(task=tasks[slot.task], sample=slot.sample) for slot in slots]
     episodes, found = run_async(play_and_ask(table, starts, f"{seed}/eval"))
     share = (time.perf_counter() - started) / len(slots)
-    return [row_of(s, e, a, share) for s, e, a in zip(slots, episodes, found, strict=True)]
+    return [
+        Record(played=row_of(s, e, a, share), transcript=transcript_of(e, table.host.gold(e.task)))
+        for s, e, a in zip(slots, episodes, found, strict=True)
+    ]
 
 
 async def play_and_ask(table: Table, starts: Sequence[Start], seed: str) -> tuple[list[Episode], list[Hashable | None]]:

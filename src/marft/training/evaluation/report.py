@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
-
 from marft.runs.report import number, shown
+from marft.training.console import PlainConsole, make_table
 from marft.training.evaluation.figures import Drop, Figures, Result
 from marft.training.evaluation.results import macro
 
@@ -99,24 +95,18 @@ def markdown_grid(grid: Grid) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
 
 
-def show(console: Console, results: Sequence[Result]) -> None:
+def show(console: PlainConsole, results: Sequence[Result]) -> None:
     draw(console, main_grid(results, wide=console.width >= WIDE))
     for text in remarks(results):
-        say(console, text)
+        console.say(text)
     if any(each.drops for each in results):
         draw(console, drop_grid(results))
-        say(console, PAIRED)
+        console.say(PAIRED)
 
 
-def draw(console: Console, grid: Grid) -> None:
-    table = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    for i, name in enumerate(grid.header):
-        whole = i in (2, 3) or (i > 0 and " " not in name)  # intervals and numbers are not broken
-        table.add_column(name, justify="right" if i else "left", no_wrap=whole, overflow="fold")
+def draw(console: PlainConsole, grid: Grid) -> None:
+    whole = [i in (2, 3) or (i > 0 and " " not in name) for i, name in enumerate(grid.header)]  # intervals and numbers
+    table = make_table(grid.header, whole=whole)
     for row in grid.rows:
-        table.add_row(*map(Text, row))  # a name in brackets is no colour
+        table.add_row(*row)
     console.print(table)
-
-
-def say(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from marft.config import Config
+from marft.terminal import say
 from marft.training.compose import Assembly, assemble
 from marft.training.plan.iteration import Iteration, heaviest_of
 from marft.training.plan.memory import Memory, adapters_of, cache_of, device_memory, measure, weights_of
@@ -24,7 +25,7 @@ def plan(config: Config) -> Forecast:
     with parts.table.host:
         found = foresee(config, parts)
     for line in tell(config, parts, found):
-        print(line)
+        say(line)
     return found
 
 
