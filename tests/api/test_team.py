@@ -28,7 +28,7 @@ def test_it_plays_as_the_command_line_does(run: Path, capsys: pytest.CaptureFixt
     with marft.load(run) as team:
         episode = team.play(2)
         assert episode.task == team.tasks()[2]
-        assert f"solver:\n{episode.turns[1].text}\n" in printed
+        assert f"solver (cut at its limit of tokens):\n{episode.turns[1].text}\n" in printed
         assert team.play(episode.task) == team.play("test/2") == episode
         assert team.play(2, sample=1).turns != episode.turns
     assert marft.play(run, 2) == episode

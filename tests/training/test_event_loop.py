@@ -129,7 +129,7 @@ def test_an_interrupt_of_training_cancels_its_episodes(tmp_path: Path, default_i
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt), models_in_memory():
         in_a_notebooks_loop(lambda: marft.train(write(tmp_path), workflow=hanging, run=tmp_path / "run"))
-    assert len(ended) == 4
+    assert len(ended) == 2  # of the rehearsal
     assert time.monotonic() - started < 30
     with models_in_memory():
         marft.train(resume=True, run=tmp_path / "run", workflow=finished_hanging(), train={"iterations": 1})
