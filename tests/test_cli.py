@@ -260,7 +260,10 @@ def test_an_interrupt_is_one_line(
     monkeypatch.setattr(Trainer, "iterate", interrupt)
     assert main(["train", *ECHO, "eval.tasks=0", "--run", str(tmp_path / "run")]) == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("marft: interrupted; a run goes on from its last checkpoint with --resume --run")
+    run = tmp_path / "run"
+    assert line == (
+        f"marft: interrupted; {run} is kept as it was after iteration 0; go on with: marft train --resume --run {run}"
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
-from collections.abc import Sequence
-from contextlib import nullcontext, redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from marft.threads import rest_soon
-from marft.types import MarftError
+from marft.types import Interrupted, MarftError
 from marft.version import __version__
 
 if TYPE_CHECKING:
@@ -26,12 +27,15 @@ LIGHTER = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0: success; 2: the user's mistake, one line; 1: anything else."""
+    from marft.training.interruption import Interruption
+
     rest_soon()
     if "" not in sys.path:  # the user's own environments and workflows lie where the command is given
         sys.path.insert(0, "")
     try:
         arguments = parse_arguments(argv)
-        result: int = arguments.command(arguments)
+        with Interruption():
+            result: int = arguments.command(arguments)
         return result
     except MarftError as error:
         if error.trace:
@@ -44,12 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sentences = " ".join(str(error).split()).split(". ")  # what was asked for, what there is, and much more
         print(f"marft: {'. '.join(sentences[:3])}: {LIGHTER}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print(
-            "marft: interrupted; a run goes on from its last checkpoint with --resume --run DIR, a comparison or an "
-            "evaluation with the same command and --run DIR",
-            file=sys.stderr,
-        )
+    except KeyboardInterrupt as error:
+        print(f"marft: {str(error) or 'interrupted'}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader of our output has gone, as `marft recipes | head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -66,6 +66,7 @@ class OneLineParser(argparse.ArgumentParser):
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """argparse takes words only in one place; ours may stand before and after options."""
     arguments, rest = parser().parse_known_args(argv)
+    arguments.given = sys.argv[1:] if argv is None else list(argv)
     for word in rest:
         if word.startswith("-") or not hasattr(arguments, "words"):
             raise MarftError(f"unknown argument {word!r}; see marft --help")
@@ -214,7 +215,7 @@ def compare_command(arguments: argparse.Namespace) -> int:
     from marft.training.start import next_path
 
     path = arguments.run or next_path(f"compare-{Path(source or 'duo').name}")
-    with redirect_stdout(sys.stderr) if arguments.json else nullcontext():
+    with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), naming_what_goes_on(arguments, path):
         compare(question, path)
     if arguments.json:
         print((path / RESULTS).read_text(encoding="utf-8"), end="")
@@ -223,14 +224,13 @@ def compare_command(arguments: argparse.Namespace) -> int:
 
 def eval_command(arguments: argparse.Namespace) -> int:
     from marft.runs.evaluations import RESULTS
-    from marft.training.evaluation.measuring import measure
-    from marft.training.start import next_path, seat
+    from marft.training.evaluation.measuring import evaluate_team
+    from marft.training.start import next_path
 
     source, overrides = split_words(arguments.words)
-    config, parts = seat(source, [*overrides, *(["eval.ablate=true"] if arguments.ablate else [])])
     path = arguments.run or next_path(f"eval-{Path(source or 'duo').name}")
-    with parts.table.host, redirect_stdout(sys.stderr) if arguments.json else nullcontext():
-        measure(config, parts, path)
+    with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), naming_what_goes_on(arguments, path):
+        evaluate_team(source, [*overrides, *(["eval.ablate=true"] if arguments.ablate else [])], path)
     if arguments.json:
         print((path / RESULTS).read_text(encoding="utf-8"), end="")
     return 0
@@ -282,6 +282,19 @@ def recipes_command(arguments: argparse.Namespace) -> int:
     for name, line in recipes().items():
         print(f"{name:16s} {line}")
     return 0
+
+
+@contextmanager
+def naming_what_goes_on(arguments: argparse.Namespace, path: Path) -> Iterator[None]:
+    """An interruption of what is written into `path` names the very command that goes on with it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not path.exists():  # nothing has begun
+            raise KeyboardInterrupt from None
+        again = arguments.given if arguments.run else [*arguments.given, "--run", str(path)]
+        command = shlex.join(["marft", *again])
+        raise Interrupted(f"interrupted; what was done in {path} is kept; go on with: {command}") from None
 
 
 def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:

@@ -26,6 +26,10 @@ class MarftError(Exception):
         self.trace = trace
 
 
+class Interrupted(KeyboardInterrupt):
+    """Somebody stopped us: one line that says what is kept and how to go on."""
+
+
 class SpeechError(Exception):
     """An agent could not speak: its endpoint is away, its script failed. Recorded on the episode it happened in."""
 

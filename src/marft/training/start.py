@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from marft.config import Config, load_config, merge, parse, recipes
@@ -19,14 +20,16 @@ from marft.runs.checkpoints import Checkpoints, warn
 from marft.runs.directory import RunDirectory
 from marft.runs.disk import require_space
 from marft.runs.export import checkpoint_folder
+from marft.runs.lock import Lock
 from marft.runs.tracking import trackers
 from marft.training.compose import Assembly, adapter_of, assemble, model_of
+from marft.training.interruption import Interruption
 from marft.training.leaks import describe_leaks, find_leaks
 from marft.training.progress import watcher
 from marft.training.saving import initial_adapters, load_adapters
 from marft.training.table import Start
 from marft.training.trainer import Trainer
-from marft.types import MarftError, Task
+from marft.types import Interrupted, MarftError, Task
 from marft.version import __version__
 
 SLACK = 64 << 20  # bytes kept free beside the checkpoints
@@ -34,15 +37,16 @@ SLACK = 64 << 20  # bytes kept free beside the checkpoints
 
 def start_run(config: Config, path: Path, workflow: Workflow | None = None) -> dict[str, Any]:
     """Train from the beginning; the summary."""
-    run = RunDirectory(path)
-    if run.exists():  # before the model is loaded, or even fetched
-        raise MarftError(run.taken(config))
     if not config.team.trained:
         raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
-    parts = assemble(config, workflow, reads=splits(config))
-    begin_from(config, parts)
-    run = RunDirectory.create(path, config, manifest(config, parts), needed=room(config, parts))
-    return go(config, parts, run)
+    with Lock(path):
+        run = RunDirectory(path)
+        if run.exists():  # before the model is loaded, or even fetched
+            raise MarftError(run.taken(config))
+        parts = assemble(config, workflow, reads=splits(config))
+        begin_from(config, parts)
+        run = RunDirectory.create(path, config, manifest(config, parts), needed=room(config, parts))
+        return go(config, parts, run)
 
 
 def resume_run(
@@ -50,12 +54,13 @@ def resume_run(
 ) -> dict[str, Any]:
     """Go on from the newest whole checkpoint, or from `at`."""
     run = RunDirectory.open(path)
-    config = config_of(run, overrides)
-    run.check_same(config)
-    parts = assemble(config, workflow, saved_adapters(run, config), reads=splits(config))
-    check_base(run, parts)
-    require_space(path, room(config, parts))
-    return go(config, parts, run, resume=True, at=at)
+    with Lock(path):
+        config = config_of(run, overrides)
+        run.check_same(config)
+        parts = assemble(config, workflow, saved_adapters(run, config), reads=splits(config))
+        check_base(run, parts)
+        require_space(path, room(config, parts))
+        return go(config, parts, run, resume=True, at=at)
 
 
 def splits(config: Config) -> tuple[Split, ...]:
@@ -80,16 +85,19 @@ def saved_adapters(run: RunDirectory, config: Config) -> Path | None:
 def go(
     config: Config, parts: Assembly, run: RunDirectory, *, resume: bool = False, at: int | None = None
 ) -> dict[str, Any]:
-    with parts.table.host, watcher(run.path) as watching:
-        watching.introduce(config, parts.device)
-        for line in describe_leaks(run.manifest().get("leaks", {})):
-            watching.say(line)
-        trainer = Trainer(config, parts, run, [], watching)
-        if resume and not trainer.resume(warn, at):
-            begin_from(config, parts)  # the run died before its first checkpoint
-        trainer.trackers = trackers(config, run.path, resumed=trainer.position.iteration if resume else None)
+    with Interruption() as interruption, parts.table.host, watcher(run.path) as watching:
+        trainer = Trainer(config, parts, run, [], watching, interruption)
         try:
+            watching.introduce(config, parts.device)
+            for line in describe_leaks(run.manifest().get("leaks", {})):
+                watching.say(line)
+            if resume and not trainer.resume(warn, at):
+                begin_from(config, parts)  # the run died before its first checkpoint
+            trainer.trackers = trackers(config, run.path, resumed=trainer.position.iteration if resume else None)
             summary = trainer.train()
+        except KeyboardInterrupt:
+            again = f"marft train --resume --run {quote(str(run.path))}"
+            raise Interrupted(f"{trainer.leave()}; go on with: {again}") from None
         finally:
             for tracker in trainer.trackers:
                 tracker.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ from marft.training.batch import build_batch
 from marft.training.choose import make_credit
 from marft.training.compose import Assembly
 from marft.training.evaluation import eval_settings, evaluate
+from marft.training.interruption import Interruption
 from marft.training.lesson import Lesson, Update
 from marft.training.mismatch import find_mismatch
 from marft.training.records import Play, episode_rows, failed_rows, iteration_row
@@ -39,20 +40,23 @@ class Watcher(Protocol):
 
 class Trainer:
     def __init__(
-        self, config: Config, parts: Assembly, run: RunDirectory, trackers: Sequence[Tracker], watcher: Watcher
-    ) -> None:
+        self, config: Config, parts: Assembly, run: RunDirectory, trackers: Sequence[Tracker], watcher: Watcher,
+        interruption: Interruption | None = None,
+    ) -> None:  # fmt: skip
         self.config, self.parts, self.run, self.trackers, self.watcher = config, parts, run, trackers, watcher
         self.checkpoints = Checkpoints(run.path / "checkpoints", config.checkpoint.keep)
         self.source = Source(config, parts.table, run.path)
         self.position = Position()
         self.seconds: dict[str, float] = {}
+        self.interruption = interruption or Interruption()
+        self.begun = False  # before that, the weights need not be those of the position
 
     def train(self) -> dict[str, Any]:
         """All iterations that are still to do; the run's summary."""
         known = self.run.summary() or {}
         if self.finished and known.get("iterations") == self.position.iteration and self.evaluated("after", known):
             return known  # a finished run, resumed: nothing to do
-        started = time.perf_counter()
+        started, self.begun = time.perf_counter(), True
         self.evaluate("before")
         if self.position.iteration == 0:
             self.save()
@@ -60,6 +64,7 @@ class Trainer:
             self.iterate()
             if self.finished or self.position.iteration % self.config.checkpoint.every == 0:
                 self.save()
+            self.interruption.release()
         self.evaluate("after")
         return self.summarise(time.perf_counter() - started)
 
@@ -103,6 +108,7 @@ class Trainer:
         with self.timed("credit"):
             lesson = self.estimate(episodes)
         with self.timed("update"):
+            self.interruption.hold()  # from here to the end of the iteration the weights are not those of any position
             done = learner.update(lesson, steps, lr_factor=self.lr_factor(), generator=self.generator(number))
         version, position = self.position.version, self.position
         self.position = replace(
@@ -210,6 +216,19 @@ class Trainer:
         self.checkpoints.save(
             position.iteration, lambda folder: write_checkpoint(folder, parts.teams, parts.learner, position)
         )
+
+    def leave(self) -> str:
+        """After an interruption: keeps the position, if the weights are its own, and says where the run stands.
+
+        The iteration whose update has begun is lost where it could not be finished.
+        """
+        if self.begun and not self.interruption.put_off and self.position.iteration not in self.checkpoints.list():
+            with suppress(KeyboardInterrupt):
+                self.save()
+        kept = self.checkpoints.list()
+        if not kept:
+            return f"interrupted before the first checkpoint of {self.run.path}"
+        return f"interrupted; {self.run.path} is kept as it was after iteration {kept[-1]}"
 
     def resume(self, warn: Callable[[str], None], at: int | None) -> bool:
         """Go back to the newest checkpoint that is whole (or to `at`), and forget what came after it; False: none is."""

@@ -20,6 +20,7 @@ from marft.runs.comparison import Cell, Comparison, Question
 from marft.runs.difference import first_difference
 from marft.runs.directory import RunDirectory
 from marft.runs.export import checkpoint_folder
+from marft.runs.lock import Lock
 from marft.runs.plot import draw
 from marft.runs.report import Report, columns, make_report, markdown
 from marft.training.comparison.cells import config_of, vote_config, votes_for
@@ -27,13 +28,22 @@ from marft.training.compose import assemble
 from marft.training.evaluation import eval_settings, evaluate
 from marft.training.saving import load_adapters
 from marft.training.start import check_base, resume_run, start_run
-from marft.types import MarftError
+from marft.types import Interrupted, MarftError
 
 WIDE = 110  # columns of a terminal
 
 
 def compare(question: Question, path: Path) -> None:
     """Every cell that is still missing, then the table, the plot and the verdict."""
+    with Lock(path):
+        try:
+            answer(question, path)
+        except KeyboardInterrupt:  # of a cell, which has named itself
+            again = f"the same question goes on there: --run {quote(str(path))}"
+            raise Interrupted(f"interrupted; what was done in {path} is kept; {again}") from None
+
+
+def answer(question: Question, path: Path) -> None:
     comparison = Comparison.begin(path, question)
     console = Console()
     say(console, f"comparison in {path}; should it be stopped, the same command with --run {quote(str(path))} goes on")

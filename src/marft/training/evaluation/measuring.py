@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from marft.config import Config
 from marft.runs.directory import pretty
 from marft.runs.evaluations import RESULTS, TABLE, Evaluation, Played, Slot
+from marft.runs.lock import Lock
 from marft.training.compose import Assembly
 from marft.training.evaluation.asking import Benchmark, plan, question_of, read_benchmarks
 from marft.training.evaluation.benchmarks import opened
@@ -23,8 +24,17 @@ from marft.training.evaluation.playing import play_chunk, silence
 from marft.training.evaluation.report import markdown, say, show
 from marft.training.evaluation.results import as_json
 from marft.training.evaluation.settings import eval_settings, with_settings
+from marft.training.start import seat
 from marft.training.table import Table
 from marft.types import MarftError
+
+
+def evaluate_team(source: str | None, overrides: Sequence[str], path: Path) -> None:
+    """A run's team, or an untrained one, in the folder `path`, which nobody else writes meanwhile."""
+    with Lock(path):
+        config, parts = seat(source, overrides)
+        with parts.table.host:
+            measure(config, parts, path)
 
 
 def measure(config: Config, parts: Assembly, path: Path) -> None:
