@@ -17,6 +17,7 @@ from marft.version import __version__
 
 if TYPE_CHECKING:
     from marft.config import Config
+    from marft.training.display import Display
 
 FULL = ("out of memory", "can't allocate memory", "ALLOC_FAILED")  # torch and Triton, the CPU's allocator, cuBLAS
 LIGHTER = (
@@ -171,17 +172,19 @@ def train_command(arguments: argparse.Namespace) -> int:
         return without_training(arguments, load_config(source, overrides))
     if not arguments.resume:
         config = load_config(source, overrides)  # before the heavy imports: a typo is answered at once
-        from marft.training.start import next_path, start_run
+        with starting() as display:
+            from marft.training.start import next_path, start_run
 
-        start_run(config, arguments.run or next_path(source or "duo"))
+            start_run(config, arguments.run or next_path(source or "duo"), display=display)
         return 0
     if arguments.run is None:
         raise MarftError("--resume needs --run DIR: which run to go on with")
     if source is not None:
         raise MarftError(f"--resume takes the run's own config; drop {source!r} (key=value overrides may stay)")
-    from marft.training.start import resume_run
+    with starting() as display:
+        from marft.training.start import resume_run
 
-    resume_run(arguments.run, overrides, arguments.at)
+        resume_run(arguments.run, overrides, arguments.at, display=display)
     return 0
 
 
@@ -191,14 +194,15 @@ def without_training(arguments: argparse.Namespace, config: Config) -> int:
     option = "--dry-run" if arguments.dry_run else "--plan"
     if arguments.resume or arguments.run is not None:
         raise MarftError(f"{option} writes nothing and begins at the beginning; drop --run and --resume")
-    if arguments.dry_run:
-        from marft.training.dry_run import dry_run
+    with starting(stderr=True) as display:
+        if arguments.dry_run:
+            from marft.training.dry_run import dry_run
 
-        dry_run(config)
-    else:
-        from marft.training.plan import plan
+            dry_run(config, display)
+        else:
+            from marft.training.plan import plan
 
-        plan(config)
+            plan(config, display)
     return 0
 
 
@@ -211,12 +215,14 @@ def compare_command(arguments: argparse.Namespace) -> int:
         load_config(source, overrides), seeds=arguments.seeds, single=arguments.single, frozen=arguments.frozen or ()
     )
     from marft.runs.comparison import RESULTS
-    from marft.training.comparison.comparing import compare
-    from marft.training.start import next_path
 
-    path = arguments.run or next_path(f"compare-{Path(source or 'duo').name}")
-    with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), naming_what_goes_on(arguments, path):
-        compare(question, path)
+    with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), starting() as display:
+        from marft.training.comparison.comparing import compare
+        from marft.training.start import next_path
+
+        path = arguments.run or next_path(f"compare-{Path(source or 'duo').name}")
+        with naming_what_goes_on(arguments, path):
+            compare(question, path, display)
     if arguments.json:
         print((path / RESULTS).read_text(encoding="utf-8"), end="")
     return 0
@@ -224,22 +230,31 @@ def compare_command(arguments: argparse.Namespace) -> int:
 
 def eval_command(arguments: argparse.Namespace) -> int:
     from marft.runs.evaluations import RESULTS
-    from marft.training.evaluation.measuring import evaluate_team
-    from marft.training.start import next_path
 
     source, overrides = split_words(arguments.words)
-    path = arguments.run or next_path(f"eval-{Path(source or 'duo').name}")
-    with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), naming_what_goes_on(arguments, path):
-        evaluate_team(source, [*overrides, *(["eval.ablate=true"] if arguments.ablate else [])], path)
+    overrides += ["eval.ablate=true"] if arguments.ablate else []
+    check_source(source, overrides)
+    with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), starting() as display:
+        from marft.training.evaluation.measuring import evaluate_team
+        from marft.training.start import next_path
+
+        path = arguments.run or next_path(f"eval-{Path(source or 'duo').name}")
+        with naming_what_goes_on(arguments, path):
+            evaluate_team(source, overrides, path, display)
     if arguments.json:
         print((path / RESULTS).read_text(encoding="utf-8"), end="")
     return 0
 
 
 def play_command(arguments: argparse.Namespace) -> int:
-    from marft.training.start import play_once
+    source, overrides = split_words(arguments.words)
+    check_source(source, overrides)
+    with starting(stderr=True) as display:
+        from marft.training.start import play_once
 
-    play_once(*split_words(arguments.words), task=arguments.task, prompt=arguments.prompt, show=arguments.show_prompts)
+        play_once(
+            source, overrides, task=arguments.task, prompt=arguments.prompt, show=arguments.show_prompts, status=display
+        )
     return 0
 
 
@@ -282,6 +297,27 @@ def recipes_command(arguments: argparse.Namespace) -> int:
     for name, line in recipes().items():
         print(f"{name:16s} {line}")
     return 0
+
+
+def check_source(source: str | None, overrides: Sequence[str]) -> None:
+    """A typo in a config is answered at once; a run's folder is looked at when everything is loaded."""
+    from marft.config import load_config, recipes
+
+    if source is None or source in recipes() or not Path(source).is_dir():
+        load_config(source, overrides)
+
+
+@contextmanager
+def starting(*, stderr: bool = False) -> Iterator[Display]:
+    """The display of a command, with its first line before the heavy imports. Commands whose result is what they print
+    have it on stderr."""
+    from rich.console import Console
+
+    from marft.training.display import Display
+
+    with Display(Console(stderr=stderr)) as display:
+        display.begin("loading torch and transformers")
+        yield display
 
 
 @contextmanager

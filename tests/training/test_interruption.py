@@ -8,6 +8,7 @@ import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,17 @@ def test_who_has_a_handler_keeps_it() -> None:
     assert came == [signal.SIGINT, signal.SIGTERM]
 
 
+def test_an_interrupt_that_was_lost_is_heeded_later() -> None:
+    """As one that comes in the middle of a finalizer is."""
+    with Interruption() as interruption:
+        with suppress(KeyboardInterrupt):
+            send(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            interruption.hold()
+        with pytest.raises(KeyboardInterrupt), Interruption():
+            pass
+
+
 def test_one_within_another_gives_the_signals_back() -> None:
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     with Interruption() as outer:
@@ -256,8 +268,6 @@ def test_one_within_another_gives_the_signals_back() -> None:
             assert (outer.requests, inner.requests) == (0, 1)
         with pytest.raises(KeyboardInterrupt):
             send(signal.SIGTERM)
-        outer.hold()
-        send()
         assert outer.requests == 1
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
 

@@ -20,6 +20,7 @@ from marft.models.reader import Encode, Reader, read_model
 from marft.training.compose import adapter_of, adapter_spec, base_names, model_of, open_host, seat_agent
 from marft.training.evaluation.benchmarks import tasks_there
 from marft.training.evaluation.settings import benchmarks_of
+from marft.training.status import Status
 from marft.training.table import Start, Table
 from marft.types import Completion, Episode, MarftError, Request, Turn
 
@@ -39,23 +40,29 @@ class StandIn:
         return Completion(text=text, token_ids=(), logprobs=(), finish="stop", version=0)
 
 
-def dry_run(config: Config) -> None:
+def dry_run(config: Config, status: Status | None = None) -> None:
     """Prints what training would begin with."""
+    status = status or Status()
     if not config.team.trained:
         raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
     check_adapters(config)
     pick_dtype(config.dtype, pick_device(config.device))
     workflow = find_workflow(config.team.workflow, config.team.settings)
     lockstep = Lockstep()
+    status.begin(f"preparing the environment {config.env.name} and its tasks")
     with open_host(config.env, lockstep) as host:
         train = host.tasks("train")
-        readers = {name: read_model(name) for name in base_names(config)}
+        readers: dict[str, Reader] = {}
+        for name in base_names(config):
+            status.begin(f"reading the tokenizer of {name}")
+            readers[name] = read_model(name)
         team = {name: stand_in(config, name, readers, lockstep) for name in config.team.agents}
         table = Table(team=team, host=host, workflow=workflow)
         [episode] = asyncio.run(table.episodes([Start(task=train[0], sample=0)], f"{config.seed}/dry"))
-        others = (
+        others = [
             f"benchmark  {name}: {len(tasks_there(name, env)):,} tasks" for name, env in benchmarks_of(config).items()
-        )
+        ]
+        status.rest()
         for line in (*essentials(config, readers, host, episode, team), *others, ""):
             print(line)
         for what, split in FIRST.items() if config.eval.tasks else [*FIRST.items()][:1]:

@@ -23,10 +23,13 @@ class Interruption:
 
     def __init__(self) -> None:
         self.put_off = False
-        self.requests = 0  # of those that were put off
+        self.requests = 0  # that came to us
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
+        outer = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+        if isinstance(outer, Interruption):
+            outer.check()
         self._take(signal.SIGTERM, self._terminate)
         return self
 
@@ -38,6 +41,7 @@ class Interruption:
 
     def hold(self) -> None:
         """From here on the first request waits."""
+        self.check()
         self._take(signal.SIGINT, self._note)
         self.put_off = True
 
@@ -45,7 +49,11 @@ class Interruption:
         """Nothing is put off any more, and what was is heeded."""
         self.put_off = False
         self._give_back(signal.SIGINT)
-        if self.requests:
+        self.check()
+
+    def check(self) -> None:
+        """Heeds a request whose KeyboardInterrupt was lost: Python drops what is raised in the middle of a finalizer."""
+        if self.requests and not self.put_off:
             raise KeyboardInterrupt
 
     def _take(self, number: signal.Signals, handler: Any) -> None:
@@ -65,7 +73,9 @@ class Interruption:
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         if self.put_off:
             self._note(number, frame)
-        elif signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            return
+        self.requests += 1
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
             raise KeyboardInterrupt
         else:
             signal.raise_signal(signal.SIGINT)

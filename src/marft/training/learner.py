@@ -26,6 +26,7 @@ from marft.training.lesson import Lesson, Tally, Update
 from marft.training.passes import Pass, Work, cut, judge, runs, score, scored, token_rows
 from marft.training.roster import Member
 from marft.training.schedule import Steps
+from marft.training.status import Status
 from marft.types import MarftError
 
 MANY = 4  # tasks a minibatch, of which one more or less makes little difference
@@ -50,7 +51,10 @@ class LearnerSettings:
 
 
 class Learner:
-    def __init__(self, members: Sequence[Member], algorithm: Algorithm, settings: LearnerSettings) -> None:
+    def __init__(
+        self, members: Sequence[Member], algorithm: Algorithm, settings: LearnerSettings, status: Status | None = None
+    ) -> None:
+        self.status = status or Status()
         self.members, self.algorithm, self.settings = tuple(members), algorithm, settings
         self.homes = {name: m.team for m in members for name in (m.adapter, m.critic) if name is not None}
         self.critics = frozenset(m.critic for m in members if m.critic is not None)
@@ -102,6 +106,7 @@ class Learner:
         factor_E = torch.ones(len(batch.episodes))
         for name, optimizer in self.optimizers.items():
             optimizer.param_groups[0]["lr"] = self.settings.lr[name] * lr_factor
+        self.status.expect(len(steps) * self.settings.epochs * self.settings.minibatches)
         for number, step in enumerate(steps):
             learning = set(step) | (self.critics if number == 0 else set())
             for turns_J in self.minibatches(batch, generator):
@@ -112,6 +117,7 @@ class Learner:
                     norms[name].append(norm)
                 tally.add_all(found)
                 stopped |= self._spent(batch, found)
+                self.status.advance()
             if number + 1 < len(steps):
                 factor_E = self._factor(batch, factor_E, step)
         figures = statistics(batch, tally, norms, against_base=lesson.reference_N is not None)

@@ -23,10 +23,12 @@ from marft.runs.export import checkpoint_folder
 from marft.runs.lock import Lock
 from marft.runs.tracking import trackers
 from marft.training.compose import Assembly, adapter_of, assemble, model_of
+from marft.training.display import Display, shown
 from marft.training.interruption import Interruption
 from marft.training.leaks import describe_leaks, find_leaks
-from marft.training.progress import watcher
+from marft.training.progress import Terminal
 from marft.training.saving import initial_adapters, load_adapters
+from marft.training.status import Status
 from marft.training.table import Start
 from marft.training.trainer import Trainer
 from marft.types import Interrupted, MarftError, Task
@@ -35,32 +37,36 @@ from marft.version import __version__
 SLACK = 64 << 20  # bytes kept free beside the checkpoints
 
 
-def start_run(config: Config, path: Path, workflow: Workflow | None = None) -> dict[str, Any]:
+def start_run(
+    config: Config, path: Path, workflow: Workflow | None = None, display: Display | None = None
+) -> dict[str, Any]:
     """Train from the beginning; the summary."""
     if not config.team.trained:
         raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
-    with Lock(path):
+    with Lock(path), shown(display) as showing:
         run = RunDirectory(path)
         if run.exists():  # before the model is loaded, or even fetched
             raise MarftError(run.taken(config))
-        parts = assemble(config, workflow, reads=splits(config))
+        parts = assemble(config, workflow, reads=splits(config), status=showing)
         begin_from(config, parts)
+        showing.begin("looking for held-out tasks in the training data")
         run = RunDirectory.create(path, config, manifest(config, parts), needed=room(config, parts))
-        return go(config, parts, run)
+        return go(config, parts, run, showing)
 
 
 def resume_run(
-    path: Path, overrides: Sequence[str], at: int | None = None, workflow: Workflow | None = None
-) -> dict[str, Any]:
+    path: Path, overrides: Sequence[str], at: int | None = None, workflow: Workflow | None = None,
+    display: Display | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Go on from the newest whole checkpoint, or from `at`."""
     run = RunDirectory.open(path)
-    with Lock(path):
+    with Lock(path), shown(display) as showing:
         config = config_of(run, overrides)
         run.check_same(config)
-        parts = assemble(config, workflow, saved_adapters(run, config), reads=splits(config))
+        parts = assemble(config, workflow, saved_adapters(run, config), splits(config), showing)
         check_base(run, parts)
         require_space(path, room(config, parts))
-        return go(config, parts, run, resume=True, at=at)
+        return go(config, parts, run, showing, resume=True, at=at)
 
 
 def splits(config: Config) -> tuple[Split, ...]:
@@ -83,14 +89,17 @@ def saved_adapters(run: RunDirectory, config: Config) -> Path | None:
 
 
 def go(
-    config: Config, parts: Assembly, run: RunDirectory, *, resume: bool = False, at: int | None = None
+    config: Config, parts: Assembly, run: RunDirectory, display: Display, *, resume: bool = False, at: int | None = None
 ) -> dict[str, Any]:
-    with Interruption() as interruption, parts.table.host, watcher(run.path) as watching:
+    with Interruption() as interruption, parts.table.host:
+        watching = Terminal(display, run.path)
         trainer = Trainer(config, parts, run, [], watching, interruption)
         try:
             watching.introduce(config, parts.device)
             for line in describe_leaks(run.manifest().get("leaks", {})):
                 watching.say(line)
+            if resume:
+                display.begin("reading the newest checkpoint")
             if resume and not trainer.resume(warn, at):
                 begin_from(config, parts)  # the run died before its first checkpoint
             trainer.trackers = trackers(config, run.path, resumed=trainer.position.iteration if resume else None)
@@ -105,29 +114,35 @@ def go(
     return summary
 
 
-def seat(source: str | None, overrides: Sequence[str]) -> tuple[Config, Assembly]:
+def seat(source: str | None, overrides: Sequence[str], status: Status | None = None) -> tuple[Config, Assembly]:
     """A team ready to play: trained, where `source` is a run's folder, else as it comes."""
     if source is not None and source not in recipes() and Path(source).is_dir():
         run = RunDirectory.open(Path(source))
         config, saved = config_of(run, overrides), checkpoint_folder(run, None)
-        parts = assemble(config, saved=saved, reads=own_tasks(config))
+        parts = assemble(config, saved=saved, reads=own_tasks(config), status=status)
         check_base(run, parts)
         load_adapters(saved, parts.teams)
         return config, parts
     config = load_config(source, overrides)
-    parts = assemble(config, reads=own_tasks(config))
+    parts = assemble(config, reads=own_tasks(config), status=status)
     begin_from(config, parts)
     return config, parts
 
 
-def play_once(source: str | None, overrides: Sequence[str], *, task: int, prompt: str | None, show: bool) -> None:
+def play_once(
+    source: str | None, overrides: Sequence[str], *, task: int, prompt: str | None, show: bool,
+    status: Status | None = None,
+) -> None:  # fmt: skip
     """Print one episode, turn by turn."""
-    config, parts = seat(source, overrides)
+    status = status or Status()
+    config, parts = seat(source, overrides, status)
     held_out = parts.table.host.tasks("test")
     if prompt is None and not 0 <= task < len(held_out):
         raise MarftError(f"--task {task}: the environment has {len(held_out)} held-out tasks")
     chosen = held_out[task] if prompt is None else Task(id="yours", prompt=prompt, data=held_out[0].data)
+    status.begin("playing")
     [episode] = asyncio.run(parts.table.episodes([Start(task=chosen, sample=0)], f"{config.seed}/play"))
+    status.rest()
     print(f"task: {chosen.prompt}")
     for turn in episode.turns:
         if show:

@@ -30,6 +30,8 @@ from marft.training.schedule import Steps, plays
 from marft.training.source import Source
 from marft.types import Episode
 
+COUNTED = {"rollout": "episodes", "update": "minibatches", "eval": "episodes"}  # what a phase consists of
+
 
 class Watcher(Protocol):
     """Who is told how the run goes: the terminal, or nobody."""
@@ -49,6 +51,7 @@ class Trainer:
         self.position = Position()
         self.seconds: dict[str, float] = {}
         self.interruption = interruption or Interruption()
+        self.status, self.title = parts.table.status, ""  # of the iteration
         self.begun = False  # before that, the weights need not be those of the position
 
     def train(self) -> dict[str, Any]:
@@ -82,6 +85,7 @@ class Trainer:
     def iterate(self) -> None:
         self.seconds = dict.fromkeys(("rollout", "credit", "update", "eval"), 0.0)
         before, progress = self.position, self.progress
+        self.title = f"iteration {before.iteration + 1}"
         plays = [self.play_and_learn(number, steps) for number, steps in enumerate(self.plays())]
         self.position = replace(self.position, iteration=before.iteration + 1)
         row = {
@@ -213,6 +217,7 @@ class Trainer:
 
     def save(self) -> None:
         parts, position = self.parts, self.position
+        self.status.begin("saving a checkpoint", announce=False)
         self.checkpoints.save(
             position.iteration, lambda folder: write_checkpoint(folder, parts.teams, parts.learner, position)
         )
@@ -250,6 +255,7 @@ class Trainer:
         if self.evaluated(when, summary) or (when == "before" and done > 0):
             return
         settings = eval_settings(self.config)
+        self.status.begin(f"evaluating {when} training", unit="episodes")
         row = {"iteration": done, "settings": asdict(settings)}
         row |= evaluate(self.parts.table, settings, self.config.seed, self.parts.lockstep)
         self.run.write_summary({**summary, when: row})
@@ -274,6 +280,7 @@ class Trainer:
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
+        self.status.begin(f"{self.title}: {phase}", unit=COUNTED.get(phase, ""), announce=False)
         started = time.perf_counter()
         yield
         self.seconds[phase] = round(self.seconds[phase] + time.perf_counter() - started, 4)

@@ -12,7 +12,6 @@ from shlex import quote
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table as RichTable
 
 from marft.config import Config
@@ -25,6 +24,7 @@ from marft.runs.plot import draw
 from marft.runs.report import Report, columns, make_report, markdown
 from marft.training.comparison.cells import config_of, vote_config, votes_for
 from marft.training.compose import assemble
+from marft.training.display import Display, shown
 from marft.training.evaluation import eval_settings, evaluate
 from marft.training.saving import load_adapters
 from marft.training.start import check_base, resume_run, start_run
@@ -33,33 +33,34 @@ from marft.types import Interrupted, MarftError
 WIDE = 110  # columns of a terminal
 
 
-def compare(question: Question, path: Path) -> None:
+def compare(question: Question, path: Path, display: Display | None = None) -> None:
     """Every cell that is still missing, then the table, the plot and the verdict."""
-    with Lock(path):
+    with Lock(path), shown(display) as showing:
         try:
-            answer(question, path)
+            answer(question, path, showing)
         except KeyboardInterrupt:  # of a cell, which has named itself
             again = f"the same question goes on there: --run {quote(str(path))}"
             raise Interrupted(f"interrupted; what was done in {path} is kept; {again}") from None
 
 
-def answer(question: Question, path: Path) -> None:
+def answer(question: Question, path: Path, display: Display) -> None:
     comparison = Comparison.begin(path, question)
-    console = Console()
-    say(console, f"comparison in {path}; should it be stopped, the same command with --run {quote(str(path))} goes on")
+    display.say(f"comparison in {path}; should it be stopped, the same command with --run {quote(str(path))} goes on")
     first = question.config.seed
     cells = list(product(range(first, first + question.seeds), question.cells))
     for number, (seed, name) in enumerate(cells, start=1):
         title = f"cell {number} of {len(cells)}: {name}, seed {seed}"
         if comparison.find(name, seed):
-            say(console, f"{title}; done before")
+            display.say(f"{title}; done before")
             continue
-        say(console, f"{title}; {means(comparison, name, seed)}")
-        comparison.add(make_cell(comparison, name, seed))
+        display.say(f"{title}; {means(comparison, name, seed)}")
+        comparison.add(make_cell(comparison, name, seed, display))
         gc.collect()  # the models of two cells need not fit into memory together
     report = make_report(question, comparison.cells)
+    display.begin("drawing the plot")
     publish(comparison, report)
-    show(console, report, path)
+    display.rest()
+    show(display, report, path)
 
 
 def means(comparison: Comparison, name: str, seed: int) -> str:
@@ -73,20 +74,20 @@ def means(comparison: Comparison, name: str, seed: int) -> str:
 
 
 # --- cells -----------------------------------------------------------------------------------------------------------
-def make_cell(comparison: Comparison, name: str, seed: int) -> Cell:
+def make_cell(comparison: Comparison, name: str, seed: int, display: Display) -> Cell:
     match name:
         case "untuned":
             return untuned_cell(comparison, seed)
         case "vote":
-            return vote_cell(comparison, seed)
-    return trained_cell(comparison, name, seed)
+            return vote_cell(comparison, seed, display)
+    return trained_cell(comparison, name, seed, display)
 
 
-def trained_cell(comparison: Comparison, name: str, seed: int) -> Cell:
+def trained_cell(comparison: Comparison, name: str, seed: int, display: Display) -> Cell:
     budget = 1 if name == "team" else comparison.get("team", seed).tokens_generated
     config = config_of(comparison.question, name, seed=seed, budget=budget)
     run = comparison.run(name, seed)
-    summary = train(config, run)
+    summary = train(config, run, display)
     return replace(
         cell_of(name, seed, summary["after"]),
         tokens_generated=summary["tokens"]["generated"],
@@ -102,13 +103,13 @@ def untuned_cell(comparison: Comparison, seed: int) -> Cell:
     return cell_of("untuned", seed, summary["before"])
 
 
-def vote_cell(comparison: Comparison, seed: int) -> Cell:
+def vote_cell(comparison: Comparison, seed: int, display: Display) -> Cell:
     """The trained single agent; what its training cost is the vote's cost too."""
     team, single = comparison.get("team", seed), comparison.get("single", seed)
     run = RunDirectory.open(comparison.run("single", seed))
     votes = votes_for(team.tokens_per_task, single.tokens_per_task)
     started = time.perf_counter()
-    row = play_held_out(vote_config(run.config(), votes), run)
+    row = play_held_out(vote_config(run.config(), votes), run, display)
     return replace(
         cell_of("vote", seed, row),
         tokens_generated=single.tokens_generated,
@@ -129,22 +130,23 @@ def cell_of(name: str, seed: int, row: Mapping[str, Any]) -> Cell:
     )  # fmt: skip
 
 
-def train(config: Config, path: Path) -> dict[str, Any]:
+def train(config: Config, path: Path, display: Display) -> dict[str, Any]:
     """The run's summary: of a new run, or of one that goes on, if there is anything left to do."""
     run = RunDirectory(path)
     if not run.exists():
-        return start_run(config, path)
+        return start_run(config, path, display=display)
     if first_difference(run.config(), config):
         raise MarftError(run.taken(config))
-    return resume_run(path, [])
+    return resume_run(path, [], display=display)
 
 
-def play_held_out(config: Config, run: RunDirectory) -> Mapping[str, Any]:
+def play_held_out(config: Config, run: RunDirectory, display: Display) -> Mapping[str, Any]:
     """An evaluation as `marft eval` does it, with the adapters of a run."""
     saved = checkpoint_folder(run, None)
-    parts = assemble(config, saved=saved)
+    parts = assemble(config, saved=saved, status=display)
     check_base(run, parts)
     load_adapters(saved, parts.teams)
+    display.begin("evaluating", unit="episodes")
     with parts.table.host:
         return evaluate(parts.table, eval_settings(config), config.seed, parts.lockstep)
 
@@ -159,8 +161,9 @@ def publish(comparison: Comparison, report: Report) -> None:
     comparison.save(asdict(report))
 
 
-def show(console: Console, report: Report, path: Path) -> None:
+def show(display: Display, report: Report, path: Path) -> None:
     """Where the terminal is narrow, without the costs that come last."""
+    console = display.console
     table = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     found = list(columns(report).items())[: None if console.width >= WIDE else 5]
     for i, (name, _) in enumerate(found):
@@ -168,10 +171,6 @@ def show(console: Console, report: Report, path: Path) -> None:
     for line in report.lines:
         table.add_row(*(cell(line) for _, cell in found))
     console.print(table)
-    say(console, report.verdict)
-    say(console, report.basis)
-    say(console, f"see {path / 'compare.md'}, compare.png and compare.json")
-
-
-def say(console: Console, line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
+    display.say(report.verdict)
+    display.say(report.basis)
+    display.say(f"see {path / 'compare.md'}, compare.png and compare.json")

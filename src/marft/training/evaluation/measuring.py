@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from shlex import quote
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
 from marft.config import Config
 from marft.runs.directory import pretty
-from marft.runs.evaluations import RESULTS, TABLE, Evaluation, Played, Slot
+from marft.runs.evaluations import RESULTS, TABLE, Evaluation, Played
 from marft.runs.lock import Lock
 from marft.training.compose import Assembly
+from marft.training.display import Display, shown
 from marft.training.evaluation.asking import Benchmark, plan, question_of, read_benchmarks
 from marft.training.evaluation.benchmarks import opened
 from marft.training.evaluation.figures import Result, make_drop, make_figures
 from marft.training.evaluation.playing import play_chunk, silence
-from marft.training.evaluation.report import markdown, say, show
+from marft.training.evaluation.report import markdown, show
 from marft.training.evaluation.results import as_json
 from marft.training.evaluation.settings import eval_settings, with_settings
 from marft.training.start import seat
@@ -29,28 +27,28 @@ from marft.training.table import Table
 from marft.types import MarftError
 
 
-def evaluate_team(source: str | None, overrides: Sequence[str], path: Path) -> None:
+def evaluate_team(source: str | None, overrides: Sequence[str], path: Path, display: Display | None = None) -> None:
     """A run's team, or an untrained one, in the folder `path`, which nobody else writes meanwhile."""
-    with Lock(path):
-        config, parts = seat(source, overrides)
+    with Lock(path), shown(display) as showing:
+        config, parts = seat(source, overrides, showing)
         with parts.table.host:
-            measure(config, parts, path)
+            measure(config, parts, path, showing)
 
 
-def measure(config: Config, parts: Assembly, path: Path) -> None:
+def measure(config: Config, parts: Assembly, path: Path, display: Display) -> None:
     """Plays what is still to be played, then writes the figures into the evaluation's folder and shows them."""
     check(config)
     benchmarks = read_benchmarks(config, parts)
     evaluation = Evaluation.begin(path, question_of(config, parts, benchmarks))
-    console = Console()
-    say(console, f"evaluation in {path}; should it be stopped, the same command with --run {quote(str(path))} goes on")
+    display.say(f"evaluation in {path}; should it be stopped, the same command with --run {quote(str(path))} goes on")
     play_rest(config, parts, benchmarks, evaluation)
     results = make_results(config, evaluation.played(), benchmarks)
     title = f"{', '.join(config.team.agents)} with {config.model}"
     evaluation.write(TABLE, markdown(results, title).encode())
     evaluation.write(RESULTS, pretty(as_json(results)))
-    show(console, results)
-    say(console, f"see {path / TABLE} and {RESULTS}")
+    display.rest()
+    show(display.console, results)
+    display.say(f"see {path / TABLE} and {RESULTS}")
 
 
 def check(config: Config) -> None:
@@ -64,14 +62,15 @@ def play_rest(config: Config, parts: Assembly, benchmarks: Sequence[Benchmark], 
     """Every chunk that is not there yet."""
     chunks = plan(config, benchmarks)
     whole = evaluation.keep(chunks)
-    with progress(chunks, whole) as advance:
-        for name, group in groupby(chunks[whole:], key=lambda chunk: chunk[0].benchmark):
-            benchmark = next(each for each in benchmarks if each.name == name)
-            with seated(config, parts, benchmark) as table:
-                for chunk in group:
-                    playing = replace(table, team=silence(table.team, chunk[0].silent))
-                    evaluation.append(play_chunk(playing, chunk, benchmark.tasks, config.seed))
-                    advance(chunk)
+    status = parts.table.status
+    status.begin("evaluating", total=sum(map(len, chunks)), unit="episodes")
+    status.advance(sum(map(len, chunks[:whole])))
+    for name, group in groupby(chunks[whole:], key=lambda chunk: chunk[0].benchmark):
+        benchmark = next(each for each in benchmarks if each.name == name)
+        with seated(config, parts, benchmark) as table:
+            for chunk in group:
+                playing = replace(table, team=silence(table.team, chunk[0].silent))
+                evaluation.append(play_chunk(playing, chunk, benchmark.tasks, config.seed))
 
 
 @contextmanager
@@ -85,21 +84,6 @@ def seated(config: Config, parts: Assembly, benchmark: Benchmark) -> Iterator[Ta
         return
     with opened(table, benchmark.name, benchmark.env, parts.lockstep) as there:
         yield there
-
-
-@contextmanager
-def progress(chunks: Sequence[Sequence[Slot]], whole: int) -> Iterator[Callable[[Sequence[Slot]], None]]:
-    """A bar on a terminal, nothing elsewhere; gives what is to be told of each finished chunk."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda chunk: None
-        return
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("episodes", total=sum(map(len, chunks)), completed=sum(map(len, chunks[:whole])))
-        yield lambda chunk: bar.update(task, advance=len(chunk), description=chunk[0].benchmark)
 
 
 def make_results(config: Config, played: Sequence[Played], benchmarks: Sequence[Benchmark]) -> list[Result]:
