@@ -130,7 +130,7 @@ def test_a_total_that_was_said_stays() -> None:
         (["train"], "stdout"), (["train", "--plan"], "stderr"), (["train", "--dry-run"], "stderr"), (["eval"], "stdout"),
         (["eval", "--json"], "stderr"), (["compare"], "stdout"), (["compare", "--json"], "stderr"), (["play"], "stderr"),
     ],
-    ids=" ".join,
+    ids=lambda given: given if isinstance(given, str) else " ".join(given),
 )  # fmt: skip
 def test_the_first_line_comes_before_anything_heavy_is_loaded(tmp_path: Path, command: list[str], stream: str) -> None:
     """A torch that ends the process as soon as it is imported."""
