@@ -12,7 +12,8 @@ from marft.config import Config
 from marft.envs.hosting import InProcess
 from marft.runs.directory import RunDirectory
 from marft.training.compose import Assembly, assemble
-from marft.training.progress import watcher
+from marft.training.display import Display
+from marft.training.progress import Terminal
 from marft.training.records import Play
 from marft.training.start import begin_from, manifest, room, splits
 from marft.training.trainer import Trainer
@@ -84,8 +85,8 @@ def timed_run(config: Config, path: Path, watch: Stopwatch) -> TimedTrainer:
     begin_from(config, parts)
     run = RunDirectory.create(path, config, manifest(config, parts), needed=room(config, parts))
     listen(parts, watch)
-    with parts.table.host, watcher(path) as watching:
-        trainer = TimedTrainer(watch, config, parts, run, [watch], watching)
+    with parts.table.host, Display() as display:
+        trainer = TimedTrainer(watch, config, parts, run, [watch], Terminal(display, path))
         trainer.train()
     return trainer
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from toys import ECHO, TINY, files, rows
+from toys import ECHO, TINY, files, rows, without_progress
 
 from marft.cli import main, parser
 from marft.models.registry import NANO
@@ -62,7 +62,7 @@ def fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     def run(*arguments: object) -> str:
         capsys.readouterr()
         assert main([str(argument) for argument in arguments]) == 2
-        *trace, line = capsys.readouterr().err.splitlines()
+        *trace, line = without_progress(capsys.readouterr().err)
         assert not trace or trace[0].startswith("Traceback ")
         assert line.startswith("marft: ")
         return line.removeprefix("marft: ")
@@ -323,7 +323,10 @@ def test_an_interrupt_is_one_line(
     monkeypatch.setattr(Trainer, "iterate", interrupt)
     assert main(["train", *ECHO, "eval.tasks=0", "--run", str(tmp_path / "run")]) == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("marft: interrupted; a run goes on from its last checkpoint with --resume --run")
+    run = tmp_path / "run"
+    assert line == (
+        f"marft: interrupted; {run} is kept as it was after iteration 0; go on with: marft train --resume --run {run}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -465,10 +468,10 @@ def test_eval_says_when_it_falls_back(
     monkeypatch.chdir(copy.parent)
     (copy / "checkpoints" / "000002" / "state.json").write_text("{}")
     assert main(["eval", str(copy), "--json"]) == 0
-    assert capsys.readouterr().err.splitlines()[0].startswith("marft: warning: checkpoint")
+    assert without_progress(capsys.readouterr().err)[0].startswith("marft: warning: checkpoint")
     shutil.rmtree(copy / "checkpoints" / "000000")
     assert main(["eval", str(copy), "--json"]) == 2
-    [line] = capsys.readouterr().err.splitlines()
+    [line] = without_progress(capsys.readouterr().err)
     assert "has no whole checkpoint yet" in line
 
 

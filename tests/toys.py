@@ -164,6 +164,12 @@ async def stranger(game: Game) -> None:
     await game.act("stranger")
 
 
+def without_progress(text: str) -> list[str]:
+    """The lines of a command's stderr but those that tell what it is doing."""
+    doing = ("loading ", "preparing ", "reading ", "playing", "evaluating", "timing ", "laying out ", "measuring ")
+    return [line for line in text.splitlines() if not line.startswith(doing)]
+
+
 def files(folder: Path) -> dict[str, bytes]:
     """Every file below a folder, by its path."""
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}

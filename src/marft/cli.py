@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
-from collections.abc import Sequence
-from contextlib import nullcontext, redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from marft.terminal import complain, say
 from marft.threads import rest_soon
-from marft.types import Collapse, MarftError
+from marft.types import Collapse, Interrupted, MarftError
 from marft.version import __version__
 
 if TYPE_CHECKING:
     from marft.config import Config
+    from marft.training.display import Display
 
 FULL = ("out of memory", "can't allocate memory", "ALLOC_FAILED")  # torch and Triton, the CPU's allocator, cuBLAS
 LIGHTER = (
@@ -28,12 +30,15 @@ LIGHTER = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0: success; 2: the user's mistake, one line; 3: a run that stopped itself, one line; 1: anything else."""
+    from marft.training.interruption import Interruption
+
     rest_soon()
     if "" not in sys.path:  # the user's own environments and workflows lie where the command is given
         sys.path.insert(0, "")
     try:
         arguments = parse_arguments(argv)
-        result: int = arguments.command(arguments)
+        with Interruption():
+            result: int = arguments.command(arguments)
         return result
     except MarftError as error:
         if error.trace:
@@ -46,11 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sentences = " ".join(str(error).split()).split(". ")  # what was asked for, what there is, and much more
         complain(f"marft: {'. '.join(sentences[:3])}: {LIGHTER}")
         return 2
-    except KeyboardInterrupt:
-        complain(
-            "marft: interrupted; a run goes on from its last checkpoint with --resume --run DIR, a comparison or an "
-            "evaluation with the same command and --run DIR"
-        )
+    except KeyboardInterrupt as error:
+        complain(f"marft: {str(error) or 'interrupted'}")
         return 1
     except BrokenPipeError:  # the reader of our output has gone, as `marft recipes | head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -67,6 +69,7 @@ class OneLineParser(argparse.ArgumentParser):
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """argparse takes words only in one place; ours may stand before and after options."""
     arguments, rest = parser().parse_known_args(argv)
+    arguments.given = sys.argv[1:] if argv is None else list(argv)
     for word in rest:
         if word.startswith("-") or not hasattr(arguments, "words"):
             from marft.config.hints import hint_for_option
@@ -182,17 +185,19 @@ def train_command(arguments: argparse.Namespace) -> int:
         return without_training(arguments, load_config(source, overrides))
     if not arguments.resume:
         config = load_config(source, overrides)  # before the heavy imports: a typo is answered at once
-        from marft.training.start import next_path, start_run
+        with starting() as display:
+            from marft.training.start import next_path, start_run
 
-        start_run(config, arguments.run or next_path(source or "duo"))
+            start_run(config, arguments.run or next_path(source or "duo"), display=display)
         return 0
     if arguments.run is None:
         raise MarftError("--resume needs --run DIR: which run to go on with")
     if source is not None:
         raise MarftError(f"--resume takes the run's own config; drop {source!r} (key=value overrides may stay)")
-    from marft.training.start import resume_run
+    with starting() as display:
+        from marft.training.start import resume_run
 
-    resume_run(arguments.run, overrides, arguments.at)
+        resume_run(arguments.run, overrides, arguments.at, display=display)
     return 0
 
 
@@ -202,14 +207,15 @@ def without_training(arguments: argparse.Namespace, config: Config) -> int:
     option = "--dry-run" if arguments.dry_run else "--plan"
     if arguments.resume or arguments.run is not None:
         raise MarftError(f"{option} writes nothing and begins at the beginning; drop --run and --resume")
-    if arguments.dry_run:
-        from marft.training.dry_run import dry_run
+    with starting(stderr=True) as display:
+        if arguments.dry_run:
+            from marft.training.dry_run import dry_run
 
-        dry_run(config)
-    else:
-        from marft.training.plan import plan
+            dry_run(config, display)
+        else:
+            from marft.training.plan import plan
 
-        plan(config)
+            plan(config, display)
     return 0
 
 
@@ -222,12 +228,14 @@ def compare_command(arguments: argparse.Namespace) -> int:
         load_config(source, overrides), seeds=arguments.seeds, single=arguments.single, frozen=arguments.frozen or ()
     )
     from marft.runs.comparison import RESULTS
-    from marft.training.comparison.comparing import compare
-    from marft.training.start import next_path
 
-    path = arguments.run or next_path(f"compare-{Path(source or 'duo').name}")
-    with redirect_stdout(sys.stderr) if arguments.json else nullcontext():
-        compare(question, path)
+    with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), starting() as display:
+        from marft.training.comparison.comparing import compare
+        from marft.training.start import next_path
+
+        path = arguments.run or next_path(f"compare-{Path(source or 'duo').name}")
+        with naming_what_goes_on(arguments, path):
+            compare(question, path, display)
     if arguments.json:
         say((path / RESULTS).read_text(encoding="utf-8").rstrip("\n"))
     return 0
@@ -235,34 +243,40 @@ def compare_command(arguments: argparse.Namespace) -> int:
 
 def eval_command(arguments: argparse.Namespace) -> int:
     from marft.runs.evaluations import RESULTS
-    from marft.training.evaluation.measuring import measure
-    from marft.training.start import next_path, seat
 
     source, overrides = split_words(arguments.words)
-    config, parts = seat(source, [*overrides, *(["eval.ablate=true"] if arguments.ablate else [])])
-    path = arguments.run or next_path(f"eval-{Path(source or 'duo').name}")
-    with parts.table.host, redirect_stdout(sys.stderr) if arguments.json else nullcontext():
-        measure(config, parts, path)
+    overrides += ["eval.ablate=true"] if arguments.ablate else []
+    check_source(source, overrides)
+    with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), starting() as display:
+        from marft.training.evaluation.measuring import evaluate_team
+        from marft.training.start import next_path
+
+        path = arguments.run or next_path(f"eval-{Path(source or 'duo').name}")
+        with naming_what_goes_on(arguments, path):
+            evaluate_team(source, overrides, path, display)
     if arguments.json:
         say((path / RESULTS).read_text(encoding="utf-8").rstrip("\n"))
     return 0
 
 
 def play_command(arguments: argparse.Namespace) -> int:
-    from marft.training.replay import compared, describe, play_task
-    from marft.training.start import is_run, seat
-
     source, overrides = split_words(arguments.words)
-    config, parts = seat(source, overrides, arguments.at)
-    with parts.table.host:
-        replay = play_task(
-            config,
-            parts,
-            task=arguments.task,
-            sample=arguments.sample,
-            prompt=arguments.prompt,
-            benchmark=arguments.benchmark,
-        )
+    check_source(source, overrides)
+    with starting(stderr=True) as display:
+        from marft.training.replay import compared, describe, play_task
+        from marft.training.start import is_run, seat
+
+        config, parts = seat(source, overrides, arguments.at, display)
+        display.begin("playing")
+        with parts.table.host:
+            replay = play_task(
+                config,
+                parts,
+                task=arguments.task,
+                sample=arguments.sample,
+                prompt=arguments.prompt,
+                benchmark=arguments.benchmark,
+            )
     for line in describe(replay, prompts=arguments.show_prompts):
         say(line)
     if replay.episode.error:
@@ -311,6 +325,39 @@ def recipes_command(arguments: argparse.Namespace) -> int:
     for name, line in recipes().items():
         say(f"{name:16s} {line}")
     return 0
+
+
+def check_source(source: str | None, overrides: Sequence[str]) -> None:
+    """A typo in a config is answered at once; a run's folder is looked at when everything is loaded."""
+    from marft.config import load_config, recipes
+
+    if source is None or source in recipes() or not Path(source).is_dir():
+        load_config(source, overrides)
+
+
+@contextmanager
+def starting(*, stderr: bool = False) -> Iterator[Display]:
+    """The display of a command, with its first line before the heavy imports. Commands whose result is what they print
+    have it on stderr."""
+    from marft.training.console import make_console
+    from marft.training.display import Display
+
+    with Display(make_console(stderr=stderr)) as display:
+        display.begin("loading torch and transformers")
+        yield display
+
+
+@contextmanager
+def naming_what_goes_on(arguments: argparse.Namespace, path: Path) -> Iterator[None]:
+    """An interruption of what is written into `path` names the very command that goes on with it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not path.exists():  # nothing has begun
+            raise KeyboardInterrupt from None
+        again = arguments.given if arguments.run else [*arguments.given, "--run", str(path)]
+        command = shlex.join(["marft", *again])
+        raise Interrupted(f"interrupted; what was done in {path} is kept; go on with: {command}") from None
 
 
 def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:

@@ -30,6 +30,10 @@ class Collapse(MarftError):
     """A run that stopped itself, because going on would only have ruined it further."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """Somebody stopped us: one line that says what is kept and how to go on."""
+
+
 class SpeechError(Exception):
     """An agent could not speak: its endpoint is away, its script failed. Recorded on the episode it happened in."""
 

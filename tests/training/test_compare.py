@@ -26,6 +26,7 @@ from marft.training.comparison.cells import (
     votes_for,
     with_budget,
 )
+from marft.training.display import Display
 from marft.training.trainer import Trainer
 
 SETTINGS = (*ECHO, "algorithm=grpo", "checkpoint.every=1", "optimizer.lr=0.05")
@@ -301,9 +302,9 @@ def before_each(monkeypatch: pytest.MonkeyPatch, owner: Any, method: str, do: Ca
     """Let `do` look at the arguments of every call, and perhaps raise, before it happens."""
     real = getattr(owner, method)
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: Any, **named: Any) -> Any:
         do(*arguments)
-        return real(*arguments)
+        return real(*arguments, **named)
 
     monkeypatch.setattr(owner, method, call)
 
@@ -313,7 +314,7 @@ def in_the_middle(trainer: Trainer) -> None:
         raise RuntimeError("killed")
 
 
-def before_the_vote(comparison: Comparison, name: str, seed: int) -> None:
+def before_the_vote(comparison: Comparison, name: str, seed: int, display: Display) -> None:
     if name == "vote":
         raise RuntimeError("killed")
 
@@ -420,7 +421,7 @@ def test_comparisons_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     Path("my.team.yaml").write_text(to_yaml(load_config("duo")))
     Path("runs/compare-duo-1").mkdir(parents=True)
     made: list[Path] = []
-    monkeypatch.setattr(comparing, "compare", lambda question, path: made.append(path))
+    monkeypatch.setattr(comparing, "compare", lambda question, path, display: made.append(path))
     for words in ([], ["trio"], ["my.team.yaml"]):
         assert main(["compare", *words]) == 0
     assert made == [Path("runs/compare-duo-2"), Path("runs/compare-trio-1"), Path("runs/compare-my.team-1")]

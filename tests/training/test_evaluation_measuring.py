@@ -24,6 +24,7 @@ from marft.game.lockstep import Lockstep
 from marft.game.play import Agent
 from marft.game.workflows import find_workflow
 from marft.runs.evaluations import Evaluation, Record
+from marft.training.display import Display
 from marft.training.evaluation import evaluate
 from marft.training.evaluation.asking import plan, read_benchmarks
 from marft.training.evaluation.measuring import measure
@@ -37,7 +38,7 @@ EVAL: dict[str, Any] = {"tasks": 3, "samples": 2}
 
 def measured(path: Path, **changes: Any) -> Path:
     config, parts = config_of(**changes), seated(**changes)
-    measure(config, parts, path)
+    measure(config, parts, path, Display())
     return path
 
 
@@ -260,11 +261,11 @@ def test_what_is_done_is_not_played_again(whole: Path, monkeypatch: pytest.Monke
 
 def test_other_weights_are_refused(tmp_path: Path) -> None:
     config, parts = config_of(eval=EVAL), seated(eval=EVAL)
-    measure(config, parts, tmp_path / "e")
+    measure(config, parts, tmp_path / "e", Display())
     weight = next(iter(parts.teams[0].parameters("bob").values()))
     weight.data[0, 0] += 1
     with pytest.raises(MarftError, match="evaluates other weights"):
-        measure(config, parts, tmp_path / "e")
+        measure(config, parts, tmp_path / "e", Display())
 
 
 def test_other_tasks_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,7 +343,7 @@ def test_the_command(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert err == ""
     first = here / "runs" / "eval-duo-1"
-    assert out.startswith("evaluation in runs/eval-duo-1; should it be stopped, the same command with --run ")
+    assert "\nevaluation in runs/eval-duo-1; should it be stopped, the same command with --run " in out
     for part in ("toys:Echo", "2 × 2", "pass@2", "maj@2", "planner", "solver", "paired by task", "results.md"):
         assert part in out
     assert {path.name for path in first.iterdir()} == {
@@ -360,16 +361,6 @@ def test_the_command(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert line.endswith("evaluates something else: eval.ablate is true there and false here; choose another --run")
     assert main([*words, "seed=1"]) == 0
     assert (here / "runs" / "eval-duo-2" / "results.json").exists()
-
-
-def test_the_bar_is_for_terminals(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    measured(tmp_path / "one", eval=EVAL)
-    assert capsys.readouterr().err == ""
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    measured(tmp_path / "two", eval=EVAL)
-    assert "6/6" in capsys.readouterr().err
 
 
 def test_settings_are_those_of_the_config() -> None:

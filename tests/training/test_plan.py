@@ -11,6 +11,7 @@ import pytest
 import torch
 from quick import config_of, models_in_memory, seated, start, trainer_of
 from teams import team_of
+from toys import without_progress
 
 from marft.cli import main
 from marft.config import load_config
@@ -427,7 +428,7 @@ def test_the_command_prints_a_table_and_writes_nothing(
 )
 def test_mistakes_are_one_line(given: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", *given]) == 2
-    [line] = capsys.readouterr().err.splitlines()
+    [line] = without_progress(capsys.readouterr().err)
     assert said in line
 
 

@@ -64,6 +64,8 @@ class Team:
         """
         from marft.api.settings import asked_for
         from marft.config import merge_settings, parse
+        from marft.runs.lock import Lock
+        from marft.training.display import Display
         from marft.training.evaluation.measuring import measure
         from marft.training.start import next_path
 
@@ -71,8 +73,8 @@ class Team:
         asked = asked_for({"eval": settings}, env=None, workflow=None, agents=None)
         config = parse(merge_settings(self.config.model_dump(mode="json"), asked.settings))
         path = Path(run) if run else next_path(f"eval-{Path(self._source).name}")
-        with given({**self._things, **asked.things}):
-            results = measure(config, parts, path)
+        with given({**self._things, **asked.things}), Lock(path), Display() as display:
+            results = measure(config, parts, path, display)
         return EvalResults(path=path, benchmarks={result.name: result for result in results})
 
     def close(self) -> None:

@@ -116,7 +116,8 @@ class CollapseWatch:
         if now["truncated"] >= CUT:
             share = f"{now['truncated']:.0%} of the turns of {agent} are cut at its max_tokens"
             meant = first["truncated"] >= CUT / 2
-            yield "truncated", agent, f"{share}, and the reward is no better", LONG_PATIENCE if meant else PATIENCE
+            gained = ", and the reward is no better" if len(self.rows) > 1 else ""
+            yield "truncated", agent, f"{share}{gained}", LONG_PATIENCE if meant else PATIENCE
 
     def _best(self) -> float | None:
         """The best mean of some iterations in a row before this one, where it was surely above the floor."""

@@ -31,6 +31,7 @@ from marft.training.choose import make_algorithm
 from marft.training.learner import Learner, LearnerSettings
 from marft.training.limits import describe_limits
 from marft.training.roster import Member
+from marft.training.status import Status
 from marft.training.table import Table
 from marft.types import Sampling
 
@@ -88,19 +89,27 @@ class Assembly:
             base.engine.version = version
 
 
-def assemble(config: Config, saved: Path | None = None, reads: Sequence[Split] = ()) -> Assembly:
+def assemble(
+    config: Config, saved: Path | None = None, reads: Sequence[Split] = (), status: Status | None = None
+) -> Assembly:
     """`saved` is a checkpoint of the same run, where there is one: agents that brought adapters along have theirs there.
     Tasks of the splits in `reads` are read before any model is, which may be large and far away."""
     if config.engine.name == "vllm":
         from marft.engines.vllm.opening import require
 
         require(config.engine)
+    status = status or Status()
     lockstep = Lockstep()
+    status.begin(f"preparing the environment {config.env.name}")
     host = open_host(config.env, lockstep)
     for split in reads:
+        status.begin(f"reading the tasks of {config.env.name} ({split})")
         host.tasks(split)
     workflow = find_workflow(config.team.workflow, config.team.settings)
-    bases = {name: make_base(config, name, saved, lockstep) for name in base_names(config)}
+    bases: dict[str, Base] = {}
+    for name in base_names(config):
+        status.begin(f"loading the model {name}")
+        bases[name] = make_base(config, name, saved, lockstep)
     engines = {name: base.engine for name, base in bases.items()}
     agents = {name: seat_agent(config, name, engines, lockstep) for name in config.team.agents}
     members = [
@@ -114,8 +123,8 @@ def assemble(config: Config, saved: Path | None = None, reads: Sequence[Split] =
         )
         for name, adapter in config.team.trained.items()
     ]
-    learner = Learner(members, make_algorithm(config.algorithm), learner_settings(config, members))
-    table = Table(team=agents, host=host, workflow=workflow)
+    learner = Learner(members, make_algorithm(config.algorithm), learner_settings(config, members), status)
+    table = Table(team=agents, host=host, workflow=workflow, status=status)
     return Assembly(bases=bases, learner=learner, table=table, lockstep=lockstep)
 
 

@@ -22,6 +22,7 @@ from marft.training.evaluation.benchmarks import tasks_there
 from marft.training.evaluation.settings import benchmarks_of
 from marft.training.event_loop import run_async
 from marft.training.limits import describe_limits
+from marft.training.status import Status
 from marft.training.table import Start, Table
 from marft.types import Completion, Episode, MarftError, Request, Turn
 
@@ -41,23 +42,29 @@ class StandIn:
         return Completion(text=text, token_ids=(), logprobs=(), finish="stop", version=0)
 
 
-def dry_run(config: Config) -> None:
+def dry_run(config: Config, status: Status | None = None) -> None:
     """Prints what training would begin with."""
+    status = status or Status()
     if not config.team.trained:
         raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
     check_adapters(config)
     pick_dtype(config.dtype, pick_device(config.device))
     workflow = find_workflow(config.team.workflow, config.team.settings)
     lockstep = Lockstep()
+    status.begin(f"preparing the environment {config.env.name} and its tasks")
     with open_host(config.env, lockstep) as host:
         train = host.tasks("train")
-        readers = {name: read_model(name) for name in base_names(config)}
+        readers: dict[str, Reader] = {}
+        for name in base_names(config):
+            status.begin(f"reading the tokenizer of {name}")
+            readers[name] = read_model(name)
         team = {name: stand_in(config, name, readers, lockstep) for name in config.team.agents}
         table = Table(team=team, host=host, workflow=workflow)
         [episode] = run_async(table.episodes([Start(task=train[0], sample=0)], f"{config.seed}/dry"))
-        others = (
+        others = [
             f"benchmark  {name}: {len(tasks_there(name, env)):,} tasks" for name, env in benchmarks_of(config).items()
-        )
+        ]
+        status.rest()
         for line in (*essentials(config, readers, host, episode, team), *others, ""):
             say(line)
         for what, split in FIRST.items() if config.eval.tasks else [*FIRST.items()][:1]:

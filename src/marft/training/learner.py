@@ -28,6 +28,7 @@ from marft.training.lesson import Lesson, NotFinite, Tally, Update
 from marft.training.passes import Pass, Work, cut, judge, runs, score, scored, token_rows
 from marft.training.roster import Member
 from marft.training.schedule import Steps
+from marft.training.status import Status
 from marft.training.trust_region import TrustRegion
 from marft.types import MarftError
 
@@ -53,7 +54,10 @@ class LearnerSettings:
 
 
 class Learner:
-    def __init__(self, members: Sequence[Member], algorithm: Algorithm, settings: LearnerSettings) -> None:
+    def __init__(
+        self, members: Sequence[Member], algorithm: Algorithm, settings: LearnerSettings, status: Status | None = None
+    ) -> None:
+        self.status = status or Status()
         self.members, self.algorithm, self.settings = tuple(members), algorithm, settings
         self.homes = {name: m.team for m in members for name in (m.adapter, m.critic) if name is not None}
         self.critics = frozenset(m.critic for m in members if m.critic is not None)
@@ -113,6 +117,7 @@ class Learner:
         )
         for name, optimizer in self.optimizers.items():
             optimizer.param_groups[0]["lr"] = self.settings.lr[name] * rates[name]
+        self.status.expect(len(steps) * self.settings.epochs * self.settings.minibatches)
         for number, step in enumerate(steps):
             learning = set(step) | (self.critics if number == 0 else set())
             for turns_J in self.minibatches(batch, generator):
@@ -125,6 +130,7 @@ class Learner:
                 for optimizer in self.optimizers.values():
                     optimizer.zero_grad(set_to_none=True)
                 tally.add_all(found)
+                self.status.advance()
             if region.limit is not None:
                 final.add_all(region.hold(look(learning), look))
             if number + 1 < len(steps):

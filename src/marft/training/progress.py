@@ -1,34 +1,22 @@
-"""How a run shows itself: a live bar on a terminal, plain lines elsewhere."""
+"""The story of a run, line by line."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskID,
-    TaskProgressColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-
 from marft.config import Config
-from marft.training.console import Description, PlainConsole, make_console
+from marft.training.display import Display
 
 
 class Terminal:
-    """Tells one run's story. Lines scroll; on a terminal a bar stays below them."""
+    """Tells one run's story on a display."""
 
-    def __init__(self, console: PlainConsole, bar: Progress | None, run: Path) -> None:
-        self.console, self.bar, self.run = console, bar, run
+    def __init__(self, display: Display, run: Path) -> None:
+        self.display, self.run = display, run
         self.started = time.perf_counter()
         self.first: float | None = None  # how much of the run was done when this process began
-        self.task: TaskID | None = None
         self.of = ""  # how many iterations there will be, where that is known
 
     def introduce(self, config: Config, device: str) -> None:
@@ -57,15 +45,14 @@ class Terminal:
             f"iteration {row['iteration']:4d}{self.of}  reward {row['reward']:.3f}{evaluated}{failed}  {agents}{gap}  "
             f"{speed:,.0f} tokens/s  {left // 60}:{left % 60:02d} left"
         )
-        if self.bar is not None:
-            if self.task is None:
-                self.task = self.bar.add_task("", total=100, completed=round(100 * self.first))
-            self.bar.update(self.task, completed=100 * progress, description=f"reward {row['reward']:.3f}")
+        self.display.share = min(1.0, progress)
 
     def warned(self, line: str) -> None:
         self.say(line)
 
     def finished(self, summary: dict[str, Any]) -> None:
+        self.display.rest()
+        self.display.share = None
         before, after = summary.get("before"), summary.get("after")
         if before and after:
             figure = "accuracy" if "accuracy" in after else "reward"
@@ -73,17 +60,4 @@ class Terminal:
         self.say(f"see it: tensorboard --logdir {self.run}   watch it play: marft play {self.run}")
 
     def say(self, line: str) -> None:
-        self.console.say(line)
-
-
-@contextmanager
-def watcher(run: Path) -> Iterator[Terminal]:
-    console = make_console()
-    if not console.is_terminal:
-        yield Terminal(console, None, run)
-        return
-    columns = (
-        Description(), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as bar:
-        yield Terminal(console, bar, run)
+        self.display.say(line)

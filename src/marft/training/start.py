@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypeGuard
 
 from marft.config import Config, load_config, merge, merge_settings, parse, recipes
@@ -17,47 +18,58 @@ from marft.runs.checkpoints import Checkpoints
 from marft.runs.directory import RunDirectory
 from marft.runs.disk import require_space
 from marft.runs.export import checkpoint_folder
+from marft.runs.lock import Lock
 from marft.runs.tracking import require_trackers, trackers
 from marft.terminal import warn
 from marft.training.compose import Assembly, adapter_of, assemble, model_of
+from marft.training.display import Display, shown
 from marft.training.evaluation.rehearsal import rehearse_all
+from marft.training.interruption import Interruption
 from marft.training.leaks import describe_leaks, find_leaks
-from marft.training.progress import watcher
+from marft.training.progress import Terminal
 from marft.training.saving import initial_adapters, load_adapters
 from marft.training.source import remedy
+from marft.training.status import Status
 from marft.training.trainer import Trainer
-from marft.types import MarftError
+from marft.types import Interrupted, MarftError
 from marft.version import __version__
 
 Overrides = Sequence[str] | Mapping[str, Any]  # `key=value` words, or nested settings
 SLACK = 64 << 20  # bytes kept free beside the checkpoints
 
 
-def start_run(config: Config, path: Path) -> dict[str, Any]:
+def start_run(config: Config, path: Path, display: Display | None = None) -> dict[str, Any]:
     """Train from the beginning; the summary."""
-    run = RunDirectory(path)
-    if run.exists():  # before the model is loaded, or even fetched
-        raise MarftError(run.taken(config))
     if not config.team.trained:
         raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
     require_trackers(config)
-    parts = assemble(config, reads=splits(config))
-    begin_from(config, parts)
-    rehearse_all(config, parts, "Nothing was written: mend it, then start again")
-    run = RunDirectory.create(path, config, manifest(config, parts), needed=room(config, parts))
-    return go(config, parts, run)
+    with Lock(path), shown(display) as showing:
+        run = RunDirectory(path)
+        if run.exists():  # before the model is loaded, or even fetched
+            raise MarftError(run.taken(config))
+        parts = assemble(config, reads=splits(config), status=showing)
+        begin_from(config, parts)
+        showing.begin("rehearsing")
+        rehearse_all(config, parts, "Nothing was written: mend it, then start again")
+        showing.begin("looking for held-out tasks in the training data")
+        run = RunDirectory.create(path, config, manifest(config, parts), needed=room(config, parts))
+        run.append_event("started", 0)
+        return go(config, parts, run, showing)
 
 
-def resume_run(path: Path, overrides: Overrides, at: int | None = None) -> dict[str, Any]:
+def resume_run(
+    path: Path, overrides: Overrides, at: int | None = None, display: Display | None = None
+) -> dict[str, Any]:
     """Go on from the newest whole checkpoint, or from `at`."""
     run = RunDirectory.open(path)
-    config = config_of(run, overrides)
-    require_trackers(config)
-    run.check_same(config)
-    parts = assemble(config, saved_adapters(run, config), reads=splits(config))
-    check_base(run, parts)
-    require_space(path, room(config, parts))
-    return go(config, parts, run, resume=True, at=at)
+    with Lock(path), shown(display) as showing:
+        config = config_of(run, overrides)
+        require_trackers(config)
+        run.check_same(config)
+        parts = assemble(config, saved_adapters(run, config), splits(config), showing)
+        check_base(run, parts)
+        require_space(path, room(config, parts))
+        return go(config, parts, run, showing, resume=True, at=at)
 
 
 def splits(config: Config) -> tuple[Split, ...]:
@@ -80,20 +92,30 @@ def saved_adapters(run: RunDirectory, config: Config) -> Path | None:
 
 
 def go(
-    config: Config, parts: Assembly, run: RunDirectory, *, resume: bool = False, at: int | None = None
+    config: Config, parts: Assembly, run: RunDirectory, display: Display, *, resume: bool = False, at: int | None = None
 ) -> dict[str, Any]:
-    with parts.table.host, watcher(run.path) as watching:
-        watching.introduce(config, parts.device)
-        for line in describe_leaks(run.manifest().get("leaks", {})):
-            watching.say(line)
-        trainer = Trainer(config, parts, run, [], watching)
-        if resume and not trainer.resume(warn, at):
-            begin_from(config, parts)  # the run died before its first checkpoint
-        if resume and not trainer.finished:
-            rehearse_all(config, parts, remedy(run.path))
-        trainer.trackers = trackers(config, run.path, resumed=trainer.position.iteration if resume else None)
+    with Interruption() as interruption, parts.table.host:
+        watching = Terminal(display, run.path)
+        trainer = Trainer(config, parts, run, [], watching, interruption)
         try:
+            watching.introduce(config, parts.device)
+            for line in describe_leaks(run.manifest().get("leaks", {})):
+                watching.say(line)
+            if resume:
+                display.begin("reading the newest checkpoint")
+            if resume and not trainer.resume(warn, at):
+                begin_from(config, parts)  # the run died before its first checkpoint
+            if resume and not trainer.finished:
+                run.append_event("resumed", trainer.position.iteration)
+                display.begin("rehearsing")
+                rehearse_all(config, parts, remedy(run.path))
+            trainer.trackers = trackers(config, run.path, resumed=trainer.position.iteration if resume else None)
             summary = trainer.train()
+        except KeyboardInterrupt:
+            again = f"marft train --resume --run {quote(str(run.path))}"
+            left = trainer.leave()
+            run.append_event("interrupted", trainer.position.iteration)
+            raise Interrupted(f"{left}; go on with: {again}") from None
         finally:
             for tracker in trainer.trackers:
                 tracker.close()
@@ -101,14 +123,16 @@ def go(
     return summary
 
 
-def seat(source: str | None, overrides: Sequence[str], at: int | None = None) -> tuple[Config, Assembly]:
+def seat(
+    source: str | None, overrides: Sequence[str], at: int | None = None, status: Status | None = None
+) -> tuple[Config, Assembly]:
     """A team ready to play: trained, where `source` is a run's folder (as of checkpoint `at`), else as it comes."""
     if is_run(source):
-        return seat_run(Path(source), overrides, at)
+        return seat_run(Path(source), overrides, at, status)
     if at is not None:
         raise MarftError(f"--at {at}: only a run has checkpoints; give a run's folder")
     config = load_config(source, overrides)
-    return config, seat_new(config)
+    return config, seat_new(config, status)
 
 
 def is_run(source: str | None) -> TypeGuard[str]:
@@ -116,19 +140,21 @@ def is_run(source: str | None) -> TypeGuard[str]:
     return source is not None and source not in recipes() and Path(source).is_dir()
 
 
-def seat_run(path: Path, overrides: Overrides, at: int | None = None) -> tuple[Config, Assembly]:
+def seat_run(
+    path: Path, overrides: Overrides, at: int | None = None, status: Status | None = None
+) -> tuple[Config, Assembly]:
     """The team of a run, with the adapters of its newest checkpoint or of `at`."""
     run = RunDirectory.open(path)
     config, saved = config_of(run, overrides), checkpoint_folder(run, at)
-    parts = assemble(config, saved=saved, reads=own_tasks(config))
+    parts = assemble(config, saved=saved, reads=own_tasks(config), status=status)
     check_base(run, parts)
     load_adapters(saved, parts.teams)
     return config, parts
 
 
-def seat_new(config: Config) -> Assembly:
+def seat_new(config: Config, status: Status | None = None) -> Assembly:
     """A team before training."""
-    parts = assemble(config, reads=own_tasks(config))
+    parts = assemble(config, reads=own_tasks(config), status=status)
     begin_from(config, parts)
     return parts
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from marft.envs.hosting import Host
 from marft.game.play import Agent, play
 from marft.game.workflows import Workflow
+from marft.training.status import Status
 from marft.types import Episode, Task, Turn
 
 
@@ -28,15 +29,17 @@ class Table:
     team: Mapping[str, Agent]
     host: Host
     workflow: Workflow
+    status: Status = field(default_factory=Status)  # is told of every episode that is done
 
     async def episodes(self, starts: Sequence[Start], seed: str) -> list[Episode]:
         """All at once, in their order."""
-        return await asyncio.gather(
-            *(
-                play(
-                    task=start.task, sample=start.sample, team=self.team, world=self.host, workflow=self.workflow,
-                    seed=seed, replayed=start.replayed, base_at=start.base_at, trunk=start.trunk,
-                )
-                for start in starts
-            )
+        self.status.expect(len(starts))
+        return await asyncio.gather(*(self._episode(start, seed) for start in starts))
+
+    async def _episode(self, start: Start, seed: str) -> Episode:
+        episode = await play(
+            task=start.task, sample=start.sample, team=self.team, world=self.host, workflow=self.workflow,
+            seed=seed, replayed=start.replayed, base_at=start.base_at, trunk=start.trunk,
         )  # fmt: skip
+        self.status.advance()
+        return episode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from shlex import quote
 from typing import Any, Protocol
@@ -26,6 +26,7 @@ from marft.training.choose import make_credit
 from marft.training.compose import Assembly
 from marft.training.evaluation import Tolerance, eval_settings, evaluate
 from marft.training.guard import Collapsed, Guard
+from marft.training.interruption import Interruption
 from marft.training.lesson import Lesson, Update
 from marft.training.mismatch import find_mismatch
 from marft.training.records import Play, episode_rows, failed_rows, iteration_row
@@ -36,6 +37,8 @@ from marft.types import Collapse, Episode
 
 RETURNS = 3  # to a checkpoint from before a collapse, at most
 SLOWER = 0.3  # each time
+
+COUNTED = {"rollout": "episodes", "update": "minibatches", "eval": "episodes"}  # what a phase consists of
 
 
 class Watcher(Protocol):
@@ -48,8 +51,9 @@ class Watcher(Protocol):
 
 class Trainer:
     def __init__(
-        self, config: Config, parts: Assembly, run: RunDirectory, trackers: Sequence[Tracker], watcher: Watcher
-    ) -> None:
+        self, config: Config, parts: Assembly, run: RunDirectory, trackers: Sequence[Tracker], watcher: Watcher,
+        interruption: Interruption | None = None,
+    ) -> None:  # fmt: skip
         self.config, self.parts, self.run, self.trackers, self.watcher = config, parts, run, trackers, watcher
         self.checkpoints = Checkpoints(run.path / "checkpoints", config.checkpoint.keep)
         self.source = Source(config, parts.table, run.path)
@@ -57,13 +61,16 @@ class Trainer:
         stops = config.train.on_collapse != "warn"
         self.guard = Guard(run, parts.learner.members, watcher.warned, stops=stops)
         self.seconds: dict[str, float] = {}
+        self.interruption = interruption or Interruption()
+        self.status, self.title = parts.table.status, ""  # of the iteration
+        self.begun = False  # before that, the weights need not be those of the position
 
     def train(self) -> dict[str, Any]:
         """All iterations that are still to do; the run's summary."""
         known = self.run.summary() or {}
         if self.finished and known.get("iterations") == self.position.iteration and self.evaluated("after", known):
             return known  # a finished run, resumed: nothing to do
-        started = time.perf_counter()
+        started, self.begun = time.perf_counter(), True
         self.evaluate("before")
         if self.position.iteration == 0:
             self.save()
@@ -75,6 +82,7 @@ class Trainer:
                 continue
             if self.finished or self.position.iteration % self.config.checkpoint.every == 0:
                 self.save()
+            self.interruption.release()
         self.evaluate("after")
         return self.summarise(time.perf_counter() - started)
 
@@ -92,6 +100,7 @@ class Trainer:
     def iterate(self) -> None:
         self.seconds = dict.fromkeys(("rollout", "credit", "update", "eval"), 0.0)
         before, progress = self.position, self.progress
+        self.title = f"iteration {before.iteration + 1}"
         plays = [self.play_and_learn(number, steps) for number, steps in enumerate(self.plays())]
         self.position = replace(self.position, iteration=before.iteration + 1)
         row = {
@@ -120,6 +129,7 @@ class Trainer:
             with self.guard.finite(self.position.iteration + 1, self.parts.teams, batch):
                 lesson = self.estimate(batch)
         with self.timed("update"), self.guard.finite(self.position.iteration + 1, self.parts.teams, batch, lesson):
+            self.interruption.hold()  # from here to the end of the iteration the weights are not those of any position
             done = learner.update(lesson, steps, rates=self.rates(), generator=self.generator(number))
         version, position = self.position.version, self.position
         self.position = replace(
@@ -237,6 +247,7 @@ class Trainer:
 
     def save(self) -> None:
         parts, position = self.parts, self.position
+        self.status.begin("saving a checkpoint", announce=False)
         self.checkpoints.save(
             position.iteration, lambda folder: write_checkpoint(folder, parts.teams, parts.learner, position)
         )
@@ -260,6 +271,19 @@ class Trainer:
             tracker.rewind(at)
         self.run.append_event("back", at, returns=returns, sign=found.sign.name, agent=found.sign.agent)
         self.watcher.warned(f"gone back to iteration {at}, at {SLOWER**returns:.2g} of the learning rates")
+
+    def leave(self) -> str:
+        """After an interruption: keeps the position, if the weights are its own, and says where the run stands.
+
+        The iteration whose update has begun is lost where it could not be finished.
+        """
+        if self.begun and not self.interruption.put_off and self.position.iteration not in self.checkpoints.list():
+            with suppress(KeyboardInterrupt):
+                self.save()
+        kept = self.checkpoints.list()
+        if not kept:
+            return f"interrupted before the first checkpoint of {self.run.path}"
+        return f"interrupted; {self.run.path} is kept as it was after iteration {kept[-1]}"
 
     def resume(self, warn: Callable[[str], None], at: int | None) -> bool:
         """Go back to the newest checkpoint that is whole (or to `at`), and forget what came after it; False: none is."""
@@ -290,6 +314,7 @@ class Trainer:
         if self.evaluated(when, summary) or (when == "before" and done > 0):
             return
         settings = eval_settings(self.config)
+        self.status.begin(f"evaluating {when} training", unit="episodes")
         row = {"iteration": done, "settings": asdict(settings)}
         row |= self.play_held_out(when)
         self.run.write_summary({**summary, when: row})
@@ -331,6 +356,7 @@ class Trainer:
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
+        self.status.begin(f"{self.title}: {phase}", unit=COUNTED.get(phase, ""), announce=False)
         started = time.perf_counter()
         yield
         self.seconds[phase] = round(self.seconds[phase] + time.perf_counter() - started, 4)

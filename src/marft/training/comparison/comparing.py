@@ -16,39 +16,51 @@ from marft.runs.comparison import Cell, Comparison, Question
 from marft.runs.difference import first_difference
 from marft.runs.directory import RunDirectory
 from marft.runs.export import checkpoint_folder
+from marft.runs.lock import Lock
 from marft.runs.plot import draw
 from marft.runs.report import Report, columns, make_report, markdown
 from marft.runs.tracking import require_trackers
 from marft.training.comparison.cells import config_of, vote_config, votes_for
 from marft.training.compose import assemble
-from marft.training.console import PlainConsole, make_console, make_table
+from marft.training.console import make_table
+from marft.training.display import Display, shown
 from marft.training.evaluation import Tolerance, eval_settings, evaluate
 from marft.training.saving import load_adapters
 from marft.training.start import check_base, resume_run, start_run
-from marft.types import MarftError
+from marft.types import Interrupted, MarftError
 
 WIDE = 110  # columns of a terminal
 
 
-def compare(question: Question, path: Path) -> Report:
+def compare(question: Question, path: Path, display: Display | None = None) -> Report:
     """Every cell that is still missing, then the table, the plot and the verdict."""
     require_trackers(question.config)
+    with Lock(path), shown(display) as showing:
+        try:
+            return answer(question, path, showing)
+        except KeyboardInterrupt:  # of a cell, which has named itself
+            again = f"the same question goes on there: --run {quote(str(path))}"
+            raise Interrupted(f"interrupted; what was done in {path} is kept; {again}") from None
+
+
+def answer(question: Question, path: Path, display: Display) -> Report:
     comparison = Comparison.begin(path, question)
-    console = make_console()
-    console.say(f"comparison in {path}; should it be stopped, the same command with --run {quote(str(path))} goes on")
+    display.say(f"comparison in {path}; should it be stopped, the same command with --run {quote(str(path))} goes on")
     first = question.config.seed
     cells = list(product(range(first, first + question.seeds), question.cells))
     for number, (seed, name) in enumerate(cells, start=1):
         title = f"cell {number} of {len(cells)}: {name}, seed {seed}"
         if comparison.find(name, seed):
-            console.say(f"{title}; done before")
+            display.say(f"{title}; done before")
             continue
-        console.say(f"{title}; {means(comparison, name, seed)}")
-        comparison.add(make_cell(comparison, name, seed))
+        display.say(f"{title}; {means(comparison, name, seed)}")
+        comparison.add(make_cell(comparison, name, seed, display))
         gc.collect()  # the models of two cells need not fit into memory together
     report = make_report(question, comparison.cells)
+    display.begin("drawing the plot")
     publish(comparison, report)
-    show(console, report, path)
+    display.rest()
+    show(display, report, path)
     return report
 
 
@@ -63,20 +75,20 @@ def means(comparison: Comparison, name: str, seed: int) -> str:
 
 
 # --- cells -----------------------------------------------------------------------------------------------------------
-def make_cell(comparison: Comparison, name: str, seed: int) -> Cell:
+def make_cell(comparison: Comparison, name: str, seed: int, display: Display) -> Cell:
     match name:
         case "untuned":
             return untuned_cell(comparison, seed)
         case "vote":
-            return vote_cell(comparison, seed)
-    return trained_cell(comparison, name, seed)
+            return vote_cell(comparison, seed, display)
+    return trained_cell(comparison, name, seed, display)
 
 
-def trained_cell(comparison: Comparison, name: str, seed: int) -> Cell:
+def trained_cell(comparison: Comparison, name: str, seed: int, display: Display) -> Cell:
     budget = 1 if name == "team" else comparison.get("team", seed).tokens_generated
     config = config_of(comparison.question, name, seed=seed, budget=budget)
     run = comparison.run(name, seed)
-    summary = train(config, run)
+    summary = train(config, run, display)
     return replace(
         cell_of(name, seed, summary["after"]),
         tokens_generated=summary["tokens"]["generated"],
@@ -92,13 +104,13 @@ def untuned_cell(comparison: Comparison, seed: int) -> Cell:
     return cell_of("untuned", seed, summary["before"])
 
 
-def vote_cell(comparison: Comparison, seed: int) -> Cell:
+def vote_cell(comparison: Comparison, seed: int, display: Display) -> Cell:
     """The trained single agent; what its training cost is the vote's cost too."""
     team, single = comparison.get("team", seed), comparison.get("single", seed)
     run = RunDirectory.open(comparison.run("single", seed))
     votes = votes_for(team.tokens_per_task, single.tokens_per_task)
     started = time.perf_counter()
-    row = play_held_out(vote_config(run.config(), votes), run)
+    row = play_held_out(vote_config(run.config(), votes), run, display)
     return replace(
         cell_of("vote", seed, row),
         tokens_generated=single.tokens_generated,
@@ -119,22 +131,23 @@ def cell_of(name: str, seed: int, row: Mapping[str, Any]) -> Cell:
     )  # fmt: skip
 
 
-def train(config: Config, path: Path) -> dict[str, Any]:
+def train(config: Config, path: Path, display: Display) -> dict[str, Any]:
     """The run's summary: of a new run, or of one that goes on, if there is anything left to do."""
     run = RunDirectory(path)
     if not run.exists():
-        return start_run(config, path)
+        return start_run(config, path, display=display)
     if first_difference(run.config(), config):
         raise MarftError(run.taken(config))
-    return resume_run(path, [])
+    return resume_run(path, [], display=display)
 
 
-def play_held_out(config: Config, run: RunDirectory) -> Mapping[str, Any]:
+def play_held_out(config: Config, run: RunDirectory, display: Display) -> Mapping[str, Any]:
     """An evaluation as `marft eval` does it, with the adapters of a run."""
     saved = checkpoint_folder(run, None)
-    parts = assemble(config, saved=saved)
+    parts = assemble(config, saved=saved, status=display)
     check_base(run, parts)
     load_adapters(saved, parts.teams)
+    display.begin("evaluating", unit="episodes")
     with parts.table.host:
         tolerance = Tolerance(share=config.train.failures, remedy="mend it, then give the same command with --run DIR")
         return evaluate(parts.table, eval_settings(config), config.seed, parts.lockstep, tolerance=tolerance)
@@ -150,13 +163,14 @@ def publish(comparison: Comparison, report: Report) -> None:
     comparison.save(asdict(report))
 
 
-def show(console: PlainConsole, report: Report, path: Path) -> None:
+def show(display: Display, report: Report, path: Path) -> None:
     """Where the terminal is narrow, without the costs that come last."""
+    console = display.console
     found = list(columns(report).items())[: None if console.width >= WIDE else 5]
     table = make_table([name for name, _ in found], whole=[i < 3 for i in range(len(found))])  # intervals stay whole
     for line in report.lines:
         table.add_row(*(cell(line) for _, cell in found))
     console.print(table)
-    console.say(report.verdict)
-    console.say(report.basis)
-    console.say(f"see {path / 'compare.md'}, compare.png and compare.json")
+    display.say(report.verdict)
+    display.say(report.basis)
+    display.say(f"see {path / 'compare.md'}, compare.png and compare.json")

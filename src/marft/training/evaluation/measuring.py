@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from shlex import quote
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
-
 from marft.config import Config
 from marft.runs.directory import pretty
-from marft.runs.evaluations import RESULTS, TABLE, Evaluation, Played, Slot
+from marft.runs.evaluations import RESULTS, TABLE, Evaluation, Played
+from marft.runs.lock import Lock
 from marft.training.compose import Assembly
-from marft.training.console import Description, make_console
+from marft.training.display import Display, shown
 from marft.training.evaluation.asking import Benchmark, plan, question_of, read_benchmarks
 from marft.training.evaluation.benchmarks import seated
 from marft.training.evaluation.failures import Tolerance
@@ -25,23 +23,34 @@ from marft.training.evaluation.rehearsal import rehearse
 from marft.training.evaluation.report import markdown, show
 from marft.training.evaluation.results import as_json
 from marft.training.evaluation.watching import Watch
+from marft.training.start import seat
 from marft.types import MarftError
 
 
-def measure(config: Config, parts: Assembly, path: Path) -> list[Result]:
+def evaluate_team(
+    source: str | None, overrides: Sequence[str], path: Path, display: Display | None = None
+) -> list[Result]:
+    """A run's team, or an untrained one, in the folder `path`, which nobody else writes meanwhile."""
+    with Lock(path), shown(display) as showing:
+        config, parts = seat(source, overrides, status=showing)
+        with parts.table.host:
+            return measure(config, parts, path, showing)
+
+
+def measure(config: Config, parts: Assembly, path: Path, display: Display) -> list[Result]:
     """Plays what is still to be played, then writes the figures into the evaluation's folder, shows and returns them."""
     check(config)
     benchmarks = read_benchmarks(config, parts)
     evaluation = Evaluation.begin(path, question_of(config, parts, benchmarks))
-    console = make_console()
-    console.say(f"evaluation in {path}; should it be stopped, the same command with --run {quote(str(path))} goes on")
+    display.say(f"evaluation in {path}; should it be stopped, the same command with --run {quote(str(path))} goes on")
     play_rest(config, parts, benchmarks, evaluation)
     results = make_results(config, evaluation.played(), benchmarks)
     title = f"{', '.join(config.team.agents)} with {config.model}"
     evaluation.write(TABLE, markdown(results, title).encode())
     evaluation.write(RESULTS, pretty(as_json(results)))
-    show(console, results)
-    console.say(f"see {path / TABLE} and {RESULTS}")
+    display.rest()
+    show(display.console, results)
+    display.say(f"see {path / TABLE} and {RESULTS}")
     return results
 
 
@@ -61,36 +70,23 @@ def play_rest(config: Config, parts: Assembly, benchmarks: Sequence[Benchmark], 
     watch = Watch(Tolerance(share=config.train.failures, remedy=goes_on), chunks)
     whole = watch.resume(evaluation)
     left = {chunk[0].benchmark for chunk in chunks[whole:]}
+    status = parts.table.status
+    status.begin("rehearsing")
     for benchmark in benchmarks:
         if benchmark.name in left:  # all of them before the first is paid for
             with seated(config, parts, benchmark.name, benchmark.env) as table:
                 tasks = list(benchmark.tasks.values())
                 rehearse(config, table, tasks, watch.tolerance, f" on {benchmark.name}")
-    with progress(chunks, whole) as advance:
-        for name, group in groupby(chunks[whole:], key=lambda chunk: chunk[0].benchmark):
-            benchmark = next(each for each in benchmarks if each.name == name)
-            with seated(config, parts, benchmark.name, benchmark.env) as table:
-                for chunk in group:
-                    playing = replace(table, team=silence(table.team, chunk[0].silent))
-                    found = play_chunk(playing, chunk, benchmark.tasks, config.seed)
-                    evaluation.append(found)
-                    watch.played(chunk, found)
-                    advance(chunk)
-
-
-@contextmanager
-def progress(chunks: Sequence[Sequence[Slot]], whole: int) -> Iterator[Callable[[Sequence[Slot]], None]]:
-    """A bar on a terminal, nothing elsewhere; gives what is to be told of each finished chunk."""
-    console = make_console(stderr=True)
-    if not console.is_terminal:
-        yield lambda chunk: None
-        return
-    columns = (
-        Description(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("episodes", total=sum(map(len, chunks)), completed=sum(map(len, chunks[:whole])))
-        yield lambda chunk: bar.update(task, advance=len(chunk), description=chunk[0].benchmark)
+    status.begin("evaluating", total=sum(map(len, chunks)), unit="episodes")
+    status.advance(sum(map(len, chunks[:whole])))
+    for name, group in groupby(chunks[whole:], key=lambda chunk: chunk[0].benchmark):
+        benchmark = next(each for each in benchmarks if each.name == name)
+        with seated(config, parts, benchmark.name, benchmark.env) as table:
+            for chunk in group:
+                playing = replace(table, team=silence(table.team, chunk[0].silent))
+                found = play_chunk(playing, chunk, benchmark.tasks, config.seed)
+                evaluation.append(found)
+                watch.played(chunk, found)
 
 
 def make_results(config: Config, played: Sequence[Played], benchmarks: Sequence[Benchmark]) -> list[Result]:

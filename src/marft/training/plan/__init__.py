@@ -12,18 +12,21 @@ from marft.training.plan.memory import Memory, adapters_of, cache_of, device_mem
 from marft.training.plan.rollouts import Rollouts, most_generated, said
 from marft.training.plan.telling import Forecast, tell
 from marft.training.start import begin_from, splits
+from marft.training.status import Status
 from marft.types import MarftError
 
 
-def plan(config: Config) -> Forecast:
+def plan(config: Config, status: Status | None = None) -> Forecast:
     """Prints the forecast. The real model is loaded and a few real episodes are played; nothing is written."""
+    status = status or Status()
     if not config.team.trained:
         raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
     keeps = config.model_copy(update={"train": config.train.model_copy(update={"recompute": False})})
-    parts = assemble(keeps, reads=splits(config))
+    parts = assemble(keeps, reads=splits(config), status=status)
     begin_from(config, parts)
     with parts.table.host:
         found = foresee(config, parts)
+    status.rest()
     for line in tell(config, parts, found):
         say(line)
     return found
@@ -31,12 +34,17 @@ def plan(config: Config) -> Forecast:
 
 def foresee(config: Config, parts: Assembly) -> Forecast:
     """The parts come without recomputation: what a single layer keeps is found before it is switched on."""
-    rollouts = Rollouts(config, parts)
-    pace, whole = rollouts.pace(), rollouts.whole()
+    rollouts, status = Rollouts(config, parts), parts.table.status
+    status.begin("timing short episodes", unit="episodes")
+    pace = rollouts.pace()
+    status.begin("playing whole episodes", unit="episodes")
+    whole = rollouts.whole()
     cache = cache_of(config, parts)  # as a run's: every slot has room for the longest prompt and answer
-    one = Iteration(config, parts.learner, whole.episodes)
+    status.begin("laying out the passes of one iteration", unit="turns")
+    one = Iteration(config, parts.learner, whole.episodes, status)
     trained, between, valued = list(one.trained()), list(one.between()), list(one.valued())
     heaviest = heaviest_of([trained, between, valued])
+    status.begin("measuring the heaviest pass")
     costs = {team: measure(each, recompute=config.train.recompute) for team, each in heaviest.items()}
     largest = max(costs.values(), key=lambda cost: cost.memory)
 

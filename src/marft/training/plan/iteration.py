@@ -14,6 +14,7 @@ from marft.training.choose import make_credit
 from marft.training.learner import Learner
 from marft.training.passes import Pass, Work, cut
 from marft.training.schedule import plays
+from marft.training.status import Status
 from marft.types import Episode
 
 COPY = 0.125  # of a computed token's memory: about what a copied key takes
@@ -38,8 +39,10 @@ class Iteration:
     A copy of an episode stands for one of another task: they have in common what all tasks have, and no more.
     """
 
-    def __init__(self, config: Config, learner: Learner, episodes: Sequence[Episode]) -> None:
-        self.config, self.learner = config, learner
+    def __init__(
+        self, config: Config, learner: Learner, episodes: Sequence[Episode], status: Status | None = None
+    ) -> None:
+        self.config, self.learner, self.status = config, learner, status or Status()
         copies = [divmod(i, len(episodes)) for i in range(config.train.tasks * config.train.samples)]
         copies = [(copy, e) for copy, e in copies if episodes[e].ended != "failed" and episodes[e].turns]
         self.batch = build_batch(
@@ -82,9 +85,11 @@ class Iteration:
 
     def read(self, turns_J: torch.Tensor, readers: Collection[str]) -> Iterator[Reading]:
         """What these read of some turns, in the run's passes."""
+        self.status.expect(len(turns_J))
         copy_J = self.copy_K[turns_J].tolist()
         work = self.learner.work(self.batch, turns_J, readers)
         yield from map(Reading, cut([self.again(one, copy_J[one.turn]) for one in work], self.config.train.tokens))
+        self.status.advance(len(turns_J))
 
     def again(self, work: Work, copy: int) -> Work:
         """With other tokens after those that all sequences of the adapter begin with."""

@@ -1,0 +1,88 @@
+"""Ctrl-C and SIGTERM: when a request to stop is heeded at once, and when it waits for the end of an iteration."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+WAITS = b"\nmarft: stopping at the end of this iteration; once more stops at once, and loses the iteration\n"
+
+
+class Interruption:
+    """A request to stop is a KeyboardInterrupt: at once, or, between `hold` and `release`, at the latter. A second one is
+    never put off.
+
+    Entered, it makes SIGTERM, which Slurm and Kubernetes send, another Ctrl-C. Only while a request is put off does it
+    take Ctrl-C itself; else that is left to Python and asyncio, which cancels what it runs. Signals come to the main
+    thread alone: in any other nothing is listened to, and a KeyboardInterrupt from elsewhere is not put off.
+    """
+
+    def __init__(self) -> None:
+        self.put_off = False
+        self.requests = 0  # that came to us
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        outer = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+        if isinstance(outer, Interruption):
+            outer.check()
+        self._take(signal.SIGTERM, self._terminate)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number in tuple(self._before):
+            self._give_back(number)
+
+    def hold(self) -> None:
+        """From here on the first request waits."""
+        self.check()
+        self._take(signal.SIGINT, self._note)
+        self.put_off = True
+
+    def release(self) -> None:
+        """Nothing is put off any more, and what was is heeded."""
+        self.put_off = False
+        self._give_back(signal.SIGINT)
+        self.check()
+
+    def check(self) -> None:
+        """Heeds a request whose KeyboardInterrupt was lost: Python drops what is raised in the middle of a finalizer."""
+        if self.requests and not self.put_off:
+            raise KeyboardInterrupt
+
+    def _take(self, number: signal.Signals, handler: Any) -> None:
+        """Unless it is taken already, ignored, as in the background of a script, or somebody else's."""
+        if threading.current_thread() is not threading.main_thread() or number in self._before:
+            return
+        before = signal.getsignal(number)
+        ours = isinstance(getattr(before, "__self__", None), Interruption)
+        if ours or before in (signal.SIG_DFL, signal.default_int_handler):
+            self._before[number] = before
+            signal.signal(number, handler)
+
+    def _give_back(self, number: signal.Signals) -> None:
+        if number in self._before:
+            signal.signal(number, self._before.pop(number))
+
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        if self.put_off:
+            self._note(number, frame)
+            return
+        self.requests += 1
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            raise KeyboardInterrupt
+        else:
+            signal.raise_signal(signal.SIGINT)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.requests += 1
+        if self.requests > 1:
+            raise KeyboardInterrupt
+        with suppress(OSError):
+            os.write(2, WAITS)  # print may be what was interrupted
