@@ -83,18 +83,25 @@ def train(entry: str, words: Sequence[str], seed: int, folder: Path) -> dict[str
     started = time.perf_counter()
     subprocess.run(command, check=True, stdout=sys.stderr)
     seconds = time.perf_counter() - started
-    summary = json.loads((run / "summary.json").read_text())
-    curve = [json.loads(line)["reward"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return {
-        "entry": entry,
-        "seed": seed,
-        "before": summary["before"]["accuracy"],
-        "after": summary["after"]["accuracy"],
-        "after_ci95": summary["after"]["accuracy_ci95"],
-        "tasks": summary["after"]["tasks"],
-        "seconds": round(seconds, 1),
-        "tokens": summary["tokens"],
-        "curve": curve,
+    return {"entry": entry, "seed": seed, "seconds": round(seconds, 1)} | outcome(run)
+
+
+def outcome(run: Path) -> dict[str, Any]:
+    """What became of a run: held-out figures where it was evaluated, its curve, and every alarm that was raised."""
+    summary = json.loads(path.read_text()) if (path := run / "summary.json").exists() else {}
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    found: dict[str, Any] = {when: summary[when]["accuracy"] for when in ("before", "after") if when in summary}
+    if "after" in summary:
+        found |= {"after_ci95": summary["after"]["accuracy_ci95"], "tasks": summary["after"]["tasks"]}
+    if "tokens" in summary:
+        found["tokens"] = summary["tokens"]
+    agents = [figures for row in rows for figures in row["agents"].values()]
+    return found | {
+        "curve": [row["reward"] for row in rows],
+        "largest_kl": max(figures.get("kl_final", figures["kl"]) for figures in agents),
+        "shortened": sum(figures.get("kept", 1.0) < 1 for figures in agents),
+        "alarms": [f"{e['event']}: {e['sign']}" for e in events if e["event"] in ("warning", "collapse")],
     }
 
 

@@ -166,7 +166,17 @@ async def stranger(game: Game) -> None:
 
 def without_progress(text: str) -> list[str]:
     """The lines of a command's stderr but those that tell what it is doing."""
-    doing = ("loading ", "preparing ", "reading ", "playing", "evaluating", "timing ", "laying out ", "measuring ")
+    doing = (
+        "rehearsing",
+        "loading ",
+        "preparing ",
+        "reading ",
+        "playing",
+        "evaluating",
+        "timing ",
+        "laying out ",
+        "measuring ",
+    )
     return [line for line in text.splitlines() if not line.startswith(doing)]
 
 

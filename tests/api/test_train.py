@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import toys
 import yaml
-from toys import TINY, Echo
+from toys import TINY, Echo, without_progress
 
 import marft
 from marft.cli import main
@@ -30,7 +30,7 @@ def config_of(run: Path) -> dict[str, Any]:
 
 def one_line(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert main(list(words)) == 2
-    [line] = capsys.readouterr().err.splitlines()
+    [line] = without_progress(capsys.readouterr().err)
     return line
 
 
@@ -184,7 +184,7 @@ def sync(game: object) -> None: ...
         ({"env": {"name": Echo()}}, "env.name: give the class, Echo,"),
         ({"env": int}, "env: give a name or a subclass of marft.Environment, not type"),
         ({"env": {"name": Echo, "size": Path("x")}}, "env.size: settings are saved with the run, so give plain values"),
-        ({"env": {"name": Echo, "sizes": 3}}, "unknown key 'env.sizes'; settings of toys:Echo: size"),
+        ({"env": {"name": Echo, "sizes": 3}}, "unknown key 'env.sizes'; did you mean 'env.size'?; settings of toys:Echo: size"),
         ({"workflow": sync}, "workflow is not an async function"),
         ({"workflow": "debat"}, "team.workflow: unknown workflow 'debat'; did you mean 'debate'?"),
         ({"agents": {"a": {"script": 3}}}, "team.agents.a.script: give a function of the messages it sees, or its name"),

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -124,11 +125,11 @@ def dictate(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Tokens that a lone row draws, whatever the model thinks."""
     tokens: list[int] = []
 
-    def draw(logits: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+    def draw(logits: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
         assert len(logits) == 1
         return torch.tensor([tokens.pop(0)]), torch.zeros(1)
 
-    monkeypatch.setattr(rows, "draw", draw)
+    monkeypatch.setattr(rows, "draw_seeded", draw)
     return tokens
 
 

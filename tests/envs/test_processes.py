@@ -26,7 +26,8 @@ for module, names in {
         delattr(module, name)
 """
 MACOS = """
-import builtins, fcntl, os, resource, sys
+import builtins, fcntl, os, resource, sys, sysconfig
+sysconfig.get_config_vars()  # of this machine, which has no such file of macOS
 for name in ("F_SEAL_SEAL", "F_SEAL_SHRINK", "F_SEAL_GROW", "F_SEAL_WRITE", "F_ADD_SEALS"):
     delattr(fcntl, name)
 def setrlimit(which, limits, before=resource.setrlimit):

@@ -15,6 +15,7 @@ import pytest
 
 from marft.config import load_config
 from marft.runs.tracking import TensorBoard, flatten, trackers
+from marft.runs.transcripts import Said, Transcript
 from marft.types import MarftError
 
 
@@ -68,6 +69,36 @@ def test_tensorboard_goes_on_after_a_resume(tmp_path: Path) -> None:
     assert scalars(tmp_path / "tensorboard", "reward") == [(1, 0.25), (2, 0.5)]
 
 
+TRANSCRIPT = Transcript(
+    task="t/1", sample=0, prompt="1 + 1?", gold="2", reward=0.0, correct=False, ended="terminated", error=None, fault=None,
+    trace="", turns=(Said(agent="solver", text="# three\n<b>3</b>", finish="stop"), Said(agent="judge", text="", finish="stop")),
+)  # fmt: skip
+
+
+def test_tensorboard_shows_transcripts_as_they_are(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = TensorBoard(tmp_path / "tensorboard")
+    board.show(3, [TRANSCRIPT])
+    reader = EventAccumulator(str(tmp_path / "tensorboard"))
+    reader.Reload()
+    [event] = reader.Tensors("episodes")
+    text = event.tensor_proto.string_val[0].decode()
+    assert event.step == 3
+    assert "task t/1, gold answer 2\n\n    1 + 1?" in text
+    assert "solver\n\n    # three\n    <b>3</b>" in text  # indented: neither a heading nor bold
+    assert text.endswith("reward 0, wrong")
+
+
+def test_what_is_done_again_after_going_back_replaces_what_was(tmp_path: Path) -> None:
+    board = TensorBoard(tmp_path / "tensorboard")
+    for iteration in (1, 2, 3):
+        board.log(iteration, {"reward": 0.25})
+    board.rewind(1)
+    board.log(2, {"reward": 0.5})
+    assert scalars(tmp_path / "tensorboard", "reward") == [(1, 0.25), (2, 0.5)]
+
+
 def test_tensorboard_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     board = TensorBoard(tmp_path / "tensorboard")
 
@@ -99,6 +130,25 @@ class Service(ModuleType):
 
     def finish(self) -> None:
         self.calls.append(("finish", None))
+
+    class Table:
+        """Both services' tables take these two."""
+
+        def __init__(self, columns: list[str], data: list[list[Any]]) -> None:
+            self.rows = [dict(zip(columns, row, strict=True)) for row in data]
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_services_get_a_table_of_transcripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    service = Service(name)
+    monkeypatch.setitem(sys.modules, name, service)
+    (tracker,) = trackers(load_config("duo", ["track.tensorboard=false", f"track.{name}=maths"]), tmp_path)
+    tracker.show(2, [TRANSCRIPT])
+    [(logged, step)] = [arguments for call, arguments in service.calls if call == "log"]
+    [row] = logged["episodes"].rows
+    assert step == 2
+    assert row["transcript"] == "solver: # three\n<b>3</b>\n\njudge: "
+    assert (row["task"], row["gold"], row["reward"], row["correct"]) == ("t/1", "2", 0.0, False)
 
 
 @pytest.mark.parametrize("name", ["wandb", "trackio"])

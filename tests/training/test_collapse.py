@@ -121,11 +121,19 @@ def test_an_agent_that_comes_to_speak_to_its_limit() -> None:
     assert told(rows) == [(3, "truncated", "solver", False), (5, "truncated", "solver", True)]
 
 
-def test_an_agent_that_spoke_to_its_limit_from_the_start_has_longer() -> None:
+def test_an_agent_that_spoke_to_its_limit_from_the_start_is_told_of_and_goes_on() -> None:
     """A limit may be meant: an agent of one token, or a tight one that it learns to keep."""
-    rows = [row(i, 0.3, truncated=1.0) for i in range(1, 12)]
-    assert told(rows) == [(1, "truncated", "solver", False), (10, "truncated", "solver", True)]
-    assert told(curve([0.3, 0.5, 0.6, 0.7, 0.8], truncated=1.0))[1:] == []  # it learns
+    rows = [row(i, 0.3, truncated=1.0) for i in range(1, 30)]
+    assert told(rows) == [(1, "truncated", "solver", False)]
+
+
+def test_unless_nothing_was_ever_earned_by_it() -> None:
+    rows = [row(i, 0.0, error=0, high=0.0, truncated=1.0) for i in range(1, 12)]
+    assert [(at, name, stops) for at, name, _, stops in told(rows)] == [
+        (1, "constant", False),
+        (1, "truncated", False),
+        (10, "truncated", True),
+    ]
 
 
 def test_an_agent_that_does_not_learn_now_is_not_looked_at() -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from rich.progress import BarColumn, Progress
-
 from marft.terminal import say
-from marft.training.console import Description, PlainConsole, make_table
+from marft.training.console import PlainConsole, make_table
+from marft.training.display import Display
 from marft.training.evaluation.report import Grid, draw
 from marft.training.progress import Terminal
 
@@ -27,7 +26,7 @@ def printed(console: PlainConsole) -> str:
 
 def test_lines_are_text() -> None:
     console = on_a_terminal()
-    Terminal(console, None, Path("run")).say(HOSTILE)
+    Terminal(Display(console), Path("run")).say(HOSTILE)
     assert printed(console) == f"{SHOWN}\n"
 
 
@@ -45,9 +44,9 @@ def test_tables_are_text_in_headers_cells_and_titles() -> None:
 
 def test_progress_bars_are_text() -> None:
     console = on_a_terminal()
-    with Progress(Description(), BarColumn(), console=console, auto_refresh=False) as bar:
-        bar.update(bar.add_task(HOSTILE, total=2), advance=1)
-        bar.refresh()
+    with Display(console) as display:
+        display.share = 0.5
+        display.begin(HOSTILE)
     assert SHOWN in printed(console)
     assert "\x1b[31m" not in printed(console)
 
@@ -55,6 +54,7 @@ def test_progress_bars_are_text() -> None:
 def test_what_is_printed_beside_a_bar_is_text() -> None:
     """A live bar takes over stdout, and rich reads what is printed there."""
     console = on_a_terminal()
-    with Progress(Description(), console=console, auto_refresh=False):
+    with Display(console) as display:
+        display.begin("playing")
         say(HOSTILE)
     assert SHOWN in printed(console)

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from quick import models_in_memory, settings_of, start
-from rich.console import Console
 from toys import TINY, rows
 
 from marft.config import parse
+from marft.training.console import PlainConsole
 from marft.training.display import Display
 from marft.training.start import start_run
 
@@ -26,7 +26,7 @@ class Recorded(Display):
     """Remembers what was begun, and how far it came."""
 
     def __init__(self) -> None:
-        super().__init__(Console(file=io.StringIO()))
+        super().__init__(PlainConsole(file=io.StringIO()))
         self.seen: list[tuple[str, int, int, str]] = []
 
     def begin(self, what: str, **named: Any) -> None:
@@ -61,6 +61,7 @@ def test_a_run_tells_what_it_does_and_how_far_it_is(tmp_path: Path) -> None:
         ("reading the tasks of toys:Echo (test)", 0, 0, ""),
         ("reading the tasks of toys:Echo (train)", 0, 0, ""),
         (f"loading the model {model}", 0, 0, ""),
+        ("rehearsing", 2, 2, ""),
         ("looking for held-out tasks in the training data", 0, 0, ""),
         ("evaluating before training", 3, 3, "episodes"),
         ("saving a checkpoint", 0, 0, ""),
@@ -87,7 +88,7 @@ def test_being_watched_changes_nothing(tmp_path: Path) -> None:
 # --- elsewhere: plain lines -------------------------------------------------------------------------------------------
 def plain(**named: Any) -> tuple[Display, io.StringIO]:
     file = io.StringIO()
-    return Display(Console(file=file, width=40), **named), file
+    return Display(PlainConsole(file=file, width=40), **named), file
 
 
 def test_a_stage_is_told_at_once_and_a_phase_only_when_it_lasts() -> None:

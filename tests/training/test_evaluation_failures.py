@@ -16,6 +16,7 @@ from quick import config_of, models_in_memory, resume, seated, start
 from marft.engines.scripted import ScriptedEngine
 from marft.game.play import Game
 from marft.training.comparison.comparing import play_held_out
+from marft.training.display import Display
 from marft.training.evaluation.failures import Failures, Tolerance
 from marft.training.evaluation.measuring import measure
 from marft.training.evaluation.rehearsal import FEW, SHORT, rehearse
@@ -58,7 +59,7 @@ def test_all_failed_before_training_stops_with_the_first_error(
         f"{line}What was written is kept: mend it, then marft train --resume --run {tmp_path / 'run'}"
     )
     assert "toys.py" in error.trace
-    assert "before training" not in capsys.readouterr().out  # no figure of episodes that nobody judged
+    assert "before training:" not in capsys.readouterr().out  # no figure of episodes that nobody judged
     kept = toys.rows(tmp_path / "run" / "held_out.jsonl")
     assert [row["fault"] for row in kept] == ["raised"] * 4
     assert all(row["turns"] for row in kept)
@@ -101,7 +102,7 @@ def test_a_vote_of_a_comparison_that_fails_stops(tmp_path: Path) -> None:
     with mended():
         run = start(tmp_path / "run", env=breaks(0))
     with models_in_memory():
-        error = error_of(play_held_out, config_of(env=breaks(0), eval=TASKS), RunDirectory(run))
+        error = error_of(play_held_out, config_of(env=breaks(0), eval=TASKS), RunDirectory(run), Display())
     assert str(error).startswith("4 of 4 held-out episodes failed; the first: environment.reward raised")
 
 
@@ -111,7 +112,7 @@ LONG: dict[str, Any] = {"eval": {"tasks": 5, "samples": 16}, "engine": {"slots":
 
 def measured(path: Path, **changes: Any) -> Path:
     config, parts = config_of(**changes), seated(**changes)
-    measure(config, parts, path)
+    measure(config, parts, path, Display())
     return path
 
 

@@ -197,7 +197,7 @@ def test_tasks_need_ids_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ({"eval": {**EVAL, "ablate": True}, "team": {"agents": {"bob": None}}}, "eval.ablate: without its only agent"),
         (
             {"eval": {**EVAL, "benchmarks": {"x": {"sise": 3}}}},
-            "benchmark x: unknown key 'eval.benchmarks.x.sise'; settings",
+            "benchmark x: unknown key 'eval.benchmarks.x.sise'; did you mean 'eval.benchmarks.x.size'?; settings",
         ),
         (
             {"eval": {**EVAL, "benchmarks": {"x": {"name": "toys:NoTasks"}}}},

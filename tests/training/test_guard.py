@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from known_answers.tiny import model_folder
 from quick import models_in_memory, settings_of, start, trainer_of
 from safetensors.torch import load_file
 from toys import rows
@@ -154,11 +155,18 @@ def snapshot(learner: Learner, name: str) -> list[torch.Tensor]:
 
 # --- agents -----------------------------------------------------------------------------------------------------------
 def test_an_agent_that_only_speaks_to_its_limit(tmp_path: Path) -> None:
-    """ann may say one token and never learns anything from it."""
-    team = {"agents": {"ann": {"max_tokens": 1}, "bob": {"max_tokens": 60}}}
-    with pytest.raises(Collapse, match="100% of the turns of ann are cut at its max_tokens"):
-        start(tmp_path / "run", env="toys:Alternates", team=team, train={"iterations": 20})
-    assert {event["agent"] for event in events(tmp_path / "run", "warning", "collapse")} == {"ann"}
+    """ann may say one token, and nothing ever comes of it; bob has room."""
+    changes: dict[str, Any] = {
+        "model": str(model_folder("0", "1")),  # which hardly ever ends a turn by itself
+        "team": {"agents": {"ann": {"max_tokens": 1}, "bob": {"max_tokens": 120}}},
+        "train": {"iterations": 14, "tasks": 5, "samples": 4},
+    }
+    with pytest.raises(Collapse, match="of the turns of ann are cut at its max_tokens"):
+        start(tmp_path / "run", env={"name": "toys:TurnsConstant", "after": 0}, **changes)
+    assert {event["agent"] for event in events(tmp_path / "run", "collapse")} == {"ann"}
+    start(tmp_path / "meant", env="toys:Alternates", **changes)  # something may be learnt from what it says
+    assert "truncated" in {event["sign"] for event in events(tmp_path / "meant", "warning")}
+    assert events(tmp_path / "meant", "collapse") == []
 
 
 def test_a_rate_far_too_high_without_a_trust_region_stops_and_with_it_does_not(

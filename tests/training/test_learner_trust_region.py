@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 import torch
@@ -28,17 +29,20 @@ from marft.models.team import TeamModel
 from marft.training.batch import Batch
 from marft.training.learner import Learner
 from marft.training.lesson import Lesson
+from marft.types import Reward
 
 LIMIT = 1e-3
 HASTY = {"planner": 0.03, "solver": 1e-5, "critic": 1e-3}
 
 
 def hasty(epochs: int = 1, limit: float | None = LIMIT) -> tuple[TeamModel, Learner, Lesson]:
-    """A planner whose every step goes much too far, and a careful solver."""
+    """A planner whose every step goes much too far, and a careful solver. `limit` is the planner's, a token."""
     team = make_team()
     members = seat(team)
-    learner = make_learner(members, TOKEN, epochs=epochs, trust_region=limit, lr=HASTY)
-    return team, learner, lesson_of(learner, make_batch(members, episodes(members)))
+    batch = make_batch(members, episodes(members))
+    region = None if limit is None else limit * batch.mean_lengths["planner"] ** (2 / 3)
+    learner = make_learner(members, TOKEN, epochs=epochs, trust_region=region, lr=HASTY)
+    return team, learner, lesson_of(learner, batch)
 
 
 def kl_of(team: TeamModel, batch: Batch, agent: str) -> float:
@@ -137,6 +141,19 @@ def critic_loss(learner: Learner, lesson: Lesson) -> float:
     assert values is not None
     assert lesson.estimate.returns is not None
     return 0.5 * float((values - lesson.estimate.returns).square().mean())
+
+
+def test_a_critic_that_is_right_about_nothing_is_left_alone() -> None:
+    """No episode earned anything, and the critic expects nothing: its loss is 0, before and after."""
+    team = make_team()
+    members = seat(team)
+    for parameter in team.value_heads["critic"].parameters():
+        torch.nn.init.zeros_(parameter)
+    learner = make_learner(members, TOKEN, epochs=2, trust_region=LIMIT)
+    nothing = [replace(one, reward=Reward(team=0.0)) for one in episodes(members)]
+    done = update(learner, lesson_of(learner, make_batch(members, nothing)))
+    assert done.statistics["critic"]["loss"] == 0
+    assert done.statistics["critic"]["kept"] == 1
 
 
 @pytest.mark.parametrize("epochs", [1, 3])

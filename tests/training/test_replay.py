@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import toys
 from quick import models_in_memory, resume, start
+from toys import without_progress
 
 from marft.cli import main
 from marft.envs.arithmetic import Arithmetic
@@ -20,6 +21,7 @@ from marft.envs.reasoning import Reasoning
 from marft.runs.directory import RunDirectory
 from marft.runs.transcripts import transcript_of, worst
 from marft.terminal import say
+from marft.training.display import Display
 from marft.training.evaluation.measuring import measure
 from marft.training.replay import Replay, compared, describe, find_task, play_task
 from marft.training.start import seat
@@ -126,7 +128,7 @@ def test_play_says_what_was_said_in_marft_eval(run: Path, tmp_path: Path) -> Non
     with models_in_memory():
         config, parts = seat(str(run), [*overrides, "eval.benchmarks={}"])
         with parts.table.host:
-            measure(config, parts, tmp_path / "e")
+            measure(config, parts, tmp_path / "e", Display())
             found = toys.rows(tmp_path / "e" / "episodes.jsonl")
             for row in found:
                 replay = play_task(config, parts, task=row["task"], sample=row["sample"])
@@ -181,7 +183,7 @@ def test_play_prints_the_task_what_was_said_and_whether_it_is_right(
 def test_mistakes_are_one_line(run: Path, words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     with models_in_memory():
         assert main(["play", str(run), *words]) == 2
-    [line] = capsys.readouterr().err.splitlines()
+    [line] = without_progress(capsys.readouterr().err)
     assert expected in line
 
 

@@ -79,7 +79,7 @@ class ClippedConfig(Section):
     dual_clip: Annotated[float, Field(gt=1)] | None = None
     entropy: Annotated[float, Field(ge=0)] = 0.0
     kl: KlConfig = KlConfig()
-    trust_region: Annotated[float, Field(gt=0)] | None = 0.02  # how far an update may move an agent (mean KL a token)
+    trust_region: Annotated[float, Field(gt=0)] | None = 0.4  # most KL of an update, of a turn, over ∛tokens
 
 
 class GaeConfig(ClippedConfig):

@@ -49,7 +49,7 @@ KEYS: Mapping[str, str] = {
     "clip_epsilon",
     "algorithm.kl.weight": "kl kl_coef kl_coeff kl_weight kl_beta init_kl_coef kl_penalty kl_loss_coef",
     "algorithm.kl.weight (or credit.beta, with credit=step_discounted)": "beta",
-    "algorithm.kl_budget": "target_kl max_kl kl_target desired_kl",
+    "algorithm.trust_region": "kl_budget target_kl max_kl kl_target desired_kl",
     "algorithm.entropy": "ent_coef entropy_coef entropy_coeff entropy_weight",
     "algorithm.lam": "gae_lambda lambda lmbda lambd",
     "credit.gamma (with credit=per_step)": "gamma discount discount_factor",

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from marft.terminal import warn
 from marft.types import MarftError
 
 if sys.platform == "win32":
@@ -127,10 +128,9 @@ def suppress_unsupported(folder: Path) -> Iterator[None]:
         if error.errno not in UNSUPPORTED:
             raise
         (folder / NAME).unlink(missing_ok=True)
-        print(
-            f"marft: warning: the file system of {folder} has no locks ({error.strerror}): see to it yourself that only "
-            "one process writes there",
-            file=sys.stderr,
+        warn(
+            f"the file system of {folder} has no locks ({error.strerror}): see to it yourself that only one process "
+            "writes there"
         )
 
 

@@ -7,14 +7,16 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import indent
 from types import ModuleType
 from typing import Any, Protocol
 
 from marft.config import Config
 from marft.runs.atomic import write_atomically
 from marft.runs.disk import writing
+from marft.runs.transcripts import Transcript
 from marft.types import MarftError
 
 MODULES = {"tensorboard": "tensorboard.summary.writer.record_writer", "wandb": "wandb", "trackio": "trackio"}
@@ -24,6 +26,9 @@ class Tracker(Protocol):
     """Where the scalars of each iteration go."""
 
     def log(self, iteration: int, values: Mapping[str, float]) -> None: ...
+
+    def show(self, iteration: int, transcripts: Sequence[Transcript]) -> None:
+        """Episodes of this iteration, as texts."""
 
     def rewind(self, iteration: int) -> None:
         """The run has gone back: what comes after `iteration` is done again."""
@@ -62,6 +67,27 @@ def flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     return flat
 
 
+COLUMNS = ("task", "prompt", "gold", "transcript", "reward", "correct")
+
+
+def as_row(transcript: Transcript) -> list[Any]:
+    """For a table with the columns above."""
+    said = "\n\n".join(f"{turn.agent}: {turn.text}" for turn in transcript.turns)
+    return [transcript.task, transcript.prompt, transcript.gold, said, transcript.reward, transcript.correct]
+
+
+def as_markdown(transcript: Transcript) -> str:
+    """Texts are indented, so that what stands in them is shown as it is."""
+    verdict = {None: "", True: ", right", False: ", wrong"}[transcript.correct]
+    gold = "" if transcript.gold is None else f", gold answer {transcript.gold}"
+    parts = [
+        (f"task {transcript.task}{gold}", transcript.prompt),
+        *((turn.agent, turn.text) for turn in transcript.turns),
+    ]
+    texts = [f"{head}\n\n{indent(text or '(nothing)', '    ', lambda line: True)}" for head, text in parts]
+    return "\n\n".join([*texts, f"reward {transcript.reward:g}{verdict}"])
+
+
 class TensorBoard:
     """Event files, written at once and without a thread: a kill loses nothing and a full disk is noticed.
 
@@ -87,6 +113,18 @@ class TensorBoard:
         scalars = [self._summaries.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
         self._write(step=iteration, summary=self._summaries.Summary(value=scalars))
 
+    def show(self, iteration: int, transcripts: Sequence[Transcript]) -> None:
+        tensors = needed("tensorboard.compat.proto.tensor_pb2", "track.tensorboard")
+        types = needed("tensorboard.compat.proto.types_pb2", "track.tensorboard")
+        plugin = self._summaries.SummaryMetadata.PluginData(plugin_name="text")
+        text = "\n\n---\n\n".join(as_markdown(transcript) for transcript in transcripts)
+        value = self._summaries.Summary.Value(
+            tag="episodes",
+            metadata=self._summaries.SummaryMetadata(plugin_data=plugin),
+            tensor=tensors.TensorProto(dtype=types.DT_STRING, string_val=[text.encode(errors="replace")]),
+        )
+        self._write(step=iteration, summary=self._summaries.Summary(value=[value]))
+
     def rewind(self, iteration: int) -> None:
         session = self._events.SessionLog(status=self._events.SessionLog.START)
         self._write(step=iteration + 1, session_log=session)
@@ -106,7 +144,7 @@ class Wandb:
     """A run on Weights & Biases; resuming continues it, and the steps it already has stay as they are."""
 
     def __init__(self, project: str, name: str, config: Mapping[str, Any], folder: Path) -> None:
-        wandb = needed("wandb", "track.wandb")
+        wandb = self._service = needed("wandb", "track.wandb")
         try:
             self._run = wandb.init(
                 project=project,
@@ -124,6 +162,10 @@ class Wandb:
     def log(self, iteration: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=iteration)
 
+    def show(self, iteration: int, transcripts: Sequence[Transcript]) -> None:
+        table = self._service.Table(columns=list(COLUMNS), data=[as_row(each) for each in transcripts])
+        self._run.log({"episodes": table}, step=iteration)
+
     def rewind(self, iteration: int) -> None:
         """Steps that it already has stay as they are."""
 
@@ -135,13 +177,17 @@ class Trackio:
     """A run of Trackio, which knows runs by name only: the name carries the run's identity."""
 
     def __init__(self, project: str, name: str, config: Mapping[str, Any], folder: Path) -> None:
-        trackio = needed("trackio", "track.trackio")
+        trackio = self._service = needed("trackio", "track.trackio")
         self._run = trackio.init(
             project=project, name=f"{name}-{identity(folder)}", config=dict(config), resume="allow"
         )
 
     def log(self, iteration: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=iteration)
+
+    def show(self, iteration: int, transcripts: Sequence[Transcript]) -> None:
+        table = self._service.Table(columns=list(COLUMNS), data=[as_row(each) for each in transcripts])
+        self._run.log({"episodes": table}, step=iteration)
 
     def rewind(self, iteration: int) -> None:
         """Steps that it already has stay as they are."""

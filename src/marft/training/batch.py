@@ -49,6 +49,14 @@ class Batch:
         numbers = {task: i for i, task in enumerate(dict.fromkeys(episode.task.id for episode in self.episodes))}
         return torch.tensor([numbers[episode.task.id] for episode in self.episodes])
 
+    @property
+    def mean_lengths(self) -> dict[str, float]:
+        """Of each adapter's turns, in tokens."""
+        lengths: dict[str, list[int]] = {}
+        for k, length in enumerate(self.length_K.tolist()):
+            lengths.setdefault(self.member(k).adapter, []).append(length)
+        return {adapter: sum(own) / len(own) for adapter, own in lengths.items()}
+
     def member(self, k: int) -> Member:
         return self.members[int(self.agent_K[k])]
 

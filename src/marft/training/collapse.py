@@ -15,10 +15,10 @@ from typing import Any, Literal
 Name = Literal["reward", "kl", "entropy", "truncated", "constant", "not finite"]
 
 PATIENCE = 3  # iterations for which a sign must last
-LONG_PATIENCE = 10  # where it was there from the start, and may be meant
+LONG_PATIENCE = 10  # where it was there from the start, and nothing was ever learnt
 WINDOW = 3  # iterations whose mean reward is compared
 SURE = 4.0  # standard errors by which a reward must have been above its floor
-BETTER = 3.0  # standard errors by which the last iterations must have earned more than the first
+BETTER = 3.0  # standard errors by which the last iterations must have earned more, or less, than the first
 FLOOR = 0.1  # of the way from the floor to the best: less counts as being there
 KL = 1.0  # a token, of one update
 NOISE = 1 / 3  # of the way from the first entropy to that of uniform noise
@@ -103,21 +103,21 @@ class CollapseWatch:
         if first["entropy"] < NOISE * self.noise[agent] and not now["entropy"] <= loud:  # some begin as noise
             entropy = f"{first['entropy']:.2f} to {now['entropy']:.2f}, that of noise being {self.noise[agent]:.2f}"
             yield "entropy", agent, f"the entropy of {agent} has risen from {entropy}", PATIENCE
-        if self._is_well():
-            return  # who earns more than at the start, or nearly all there is, may be sure of it, or need all its words
-        if now["entropy"] < CERTAIN * first["entropy"]:
+        if now["entropy"] < CERTAIN * first["entropy"] and self._gain() < -BETTER:
             entropy = f"{first['entropy']:.3f} to {now['entropy']:.5f}"
             yield (
                 "entropy",
                 agent,
-                f"the entropy of {agent} has vanished, from {entropy}, and the reward is no better",
+                f"the entropy of {agent} has vanished, from {entropy}, and the reward is worse",
                 PATIENCE,
             )
-        if now["truncated"] >= CUT:
+        if now["truncated"] >= CUT and not self._is_well():  # who earns more by it may need all its words
             share = f"{now['truncated']:.0%} of the turns of {agent} are cut at its max_tokens"
-            meant = first["truncated"] >= CUT / 2
             gained = ", and the reward is no better" if len(self.rows) > 1 else ""
-            yield "truncated", agent, f"{share}{gained}", LONG_PATIENCE if meant else PATIENCE
+            meant = first["truncated"] >= CUT / 2
+            useless = all(each["reward_min"] == each["reward_max"] for each in self.rows)
+            patience = PATIENCE if not meant else LONG_PATIENCE if useless else None
+            yield "truncated", agent, f"{share}{gained}", patience
 
     def _best(self) -> float | None:
         """The best mean of some iterations in a row before this one, where it was surely above the floor."""
@@ -129,11 +129,14 @@ class CollapseWatch:
     def _is_well(self) -> bool:
         """Whether the last iterations surely earned more than the first, or the last nearly the most that was ever earned."""
         floor, highest = min(each["reward_min"] for each in self.rows), max(each["reward_max"] for each in self.rows)
-        if len(self.rows) < 2 or self.rows[-1]["reward"] > highest - FLOOR * (highest - floor):
-            return len(self.rows) > 1
-        size = min(WINDOW, len(self.rows) // 2)
+        nearly = self.rows[-1]["reward"] > highest - FLOOR * (highest - floor)
+        return len(self.rows) > 1 and (nearly or self._gain() > BETTER)
+
+    def _gain(self) -> float:
+        """What the last iterations earned more than the first, in standard errors."""
+        size = max(1, min(WINDOW, len(self.rows) // 2))
         (first, error), (last, other) = mean_and_error(self.rows[:size]), mean_and_error(self.rows[-size:])
-        return last - first > BETTER * math.hypot(error, other)
+        return (last - first) / max(math.hypot(error, other), 1e-12)
 
 
 def mean_and_error(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float]:

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.progress import ProgressColumn, Task
+from rich.console import Console, RenderableType
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from marft.terminal import visible
+
+BAR = 24  # columns
 
 
 class PlainConsole(Console):
@@ -30,11 +32,14 @@ def make_console(*, stderr: bool = False) -> PlainConsole:
     return PlainConsole(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
-class Description(ProgressColumn):
-    """A progress bar's description, as text."""
-
-    def render(self, task: Task) -> Text:
-        return Text(visible(task.description))
+def live_line(line: str, share: float | None) -> RenderableType:
+    """What is being done, on one row of the terminal; before it, how much of a whole run is done."""
+    text = Text(visible(line), no_wrap=True, overflow="ellipsis")
+    if share is None:
+        return text
+    row = Table.grid(padding=(0, 1))
+    row.add_row(ProgressBar(total=1.0, completed=share, width=BAR), Text(f"{share:.0%}"), text)
+    return row
 
 
 def make_table(header: Sequence[str], *, whole: Sequence[bool]) -> Table:

@@ -12,18 +12,13 @@ from typing import Self
 
 from rich.console import RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
 
-from marft.terminal import visible
-from marft.training.console import PlainConsole, make_console
+from marft.training.console import PlainConsole, live_line, make_console
 from marft.training.status import Status
 
 BEAT = 10.0  # seconds after which a line says that work goes on, where there is no terminal
 LOOKS = 0.5  # seconds between two looks at the clock
 REFRESHES = 4  # of the live line, a second
-BAR = 24  # columns
 
 
 class Display(Status):
@@ -98,12 +93,7 @@ class Display(Status):
         self._live.refresh()
 
     def _draw(self) -> RenderableType:
-        text = Text(visible(self.line()) if self.what else "", no_wrap=True, overflow="ellipsis")
-        if self.share is None:
-            return text
-        row = Table.grid(padding=(0, 1))
-        row.add_row(ProgressBar(total=1.0, completed=self.share, width=BAR), Text(f"{self.share:.0%}"), text)
-        return row
+        return live_line(self.line() if self.what else "", self.share)
 
     def _beat(self) -> None:
         while not self._over.wait(min(LOOKS, self.beat)):

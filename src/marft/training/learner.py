@@ -47,7 +47,9 @@ class LearnerSettings:
     tokens: int  # of one pass
     entropy: float
     kl_estimator: Literal["k1", "k2", "k3"]
-    trust_region: float | None  # the most that an adapter's mean KL from the policy that played may be; None: no limit
+    trust_region: (
+        float | None
+    )  # the most that a turn's KL from the policy that played may be, over ∛tokens; None: no limit
     factor_clip: float  # of the factor between sequential steps
     value_clip: float | None
     value_loss: Literal["mse", "huber"]
@@ -112,9 +114,8 @@ class Learner:
         tally, final = Tally(len(batch.members)), Tally(len(batch.members))
         norms: dict[str, list[float]] = {name: [] for name in self.optimizers}
         factor_E = torch.ones(len(batch.episodes))
-        region.begin(
-            0.5 * float(lesson.estimate.returns.var(correction=0)) if lesson.estimate.returns is not None else 0.0
-        )
+        returns = lesson.estimate.returns
+        region.begin(batch.mean_lengths, 0.0 if returns is None else 0.5 * float(returns.var(correction=0)))
         for name, optimizer in self.optimizers.items():
             optimizer.param_groups[0]["lr"] = self.settings.lr[name] * rates[name]
         self.status.expect(len(steps) * self.settings.epochs * self.settings.minibatches)

@@ -242,8 +242,11 @@ class Trainer:
         self.run.append_episodes(episode_rows(first.lesson.batch, advantages_N, row["iteration"], count, gold))
         self.run.append_episodes(failed_rows(first.episodes, row["iteration"], count, gold))
         self.run.append_metrics(row)
+        shown = [transcript_of(episode, gold(episode.task)) for episode in first.episodes[:count]]
         for tracker in self.trackers:
             tracker.log(row["iteration"], flatten(row))
+            if shown:
+                tracker.show(row["iteration"], shown)
 
     def save(self) -> None:
         parts, position = self.parts, self.position
@@ -318,6 +321,8 @@ class Trainer:
         row = {"iteration": done, "settings": asdict(settings)}
         row |= self.play_held_out(when)
         self.run.write_summary({**summary, when: row})
+        for tracker in self.trackers:  # one curve with the evaluations during training
+            tracker.log(done, flatten({"eval": {key: row[key] for key in row if key not in ("iteration", "settings")}}))
         self.watcher.evaluated(when, row)
 
     def play_held_out(self, when: When) -> dict[str, Any]:

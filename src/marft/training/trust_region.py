@@ -1,6 +1,6 @@
 """A trust region per adapter: a step that went too far is taken back in part, and its adapter rests until the next update.
 
-Too far is, for an agent, a mean KL from the policy that played past the limit; for a critic, a loss that is worse than a
+Too far is, for an agent, a mean KL from the policy that played past its limit; for a critic, a loss that is worse than a
 constant guess's and much worse than the same turns had before the step.
 """
 
@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from marft.algorithms.trust_region import shortening
+from marft.algorithms.trust_region import shortening, token_limit
 from marft.training.lesson import Tally
 from marft.training.roster import Member
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 WORSE = 3.0  # times the loss before a critic's step, or a constant guess's
+TINY = 1e-8  # a loss that is as good as none
 TRIES = 8  # shortenings of one step; two are mostly enough
 
 
@@ -34,9 +35,9 @@ class TrustRegion:
         self.before: dict[str, list[Tensor]] = {}  # weights and Adam's moments before the last step, in buffers
         self.begin()
 
-    def begin(self, guess: float = 0.0) -> None:
-        """A new update. `guess` is the loss of a critic that always says the mean of the returns."""
-        self.guess = guess
+    def begin(self, lengths: Mapping[str, float] | None = None, guess: float = 0.0) -> None:
+        """A new update: how long each adapter's turns are, and the loss of a critic that always says the mean return."""
+        self.lengths, self.guess = lengths or {}, guess
         self.bounds: dict[str, float] = {}  # of what may be found after the last step
         self.kept: dict[str, float] = {}  # the share of its last step that each adapter kept
         self.excess: dict[str, float] = {}  # how many times its bound each reached, before anything was taken back
@@ -50,7 +51,10 @@ class TrustRegion:
         """One step of the adapter's optimizer; `found` is what its minibatch showed before it."""
         if self.limit is not None:
             self._remember(name)
-            self.bounds[name] = self._worse(found.critics[name]) if name in found.critics else self.limit
+            judges = name in found.critics
+            self.bounds[name] = (
+                self._worse(found.critics[name]) if judges else token_limit(self.limit, self.lengths[name])
+            )
             self.kept[name] = 1.0
         self.optimizers[name].step()
 
@@ -89,7 +93,7 @@ class TrustRegion:
             self._exchange(name)
 
     def _worse(self, loss: float) -> float:
-        return WORSE * max(loss, self.guess)
+        return WORSE * max(loss, self.guess, TINY)
 
     def _remember(self, name: str) -> None:
         now = self._state(name)
