@@ -28,6 +28,7 @@ EVERYTHING = frozenset(
         "algorithms",
         "training",
         "runs",
+        "arguments",
         "cli",
         "marft",
     }
@@ -89,6 +90,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "runs": Room(marft=frozenset({"types", "references", "terminal", "config"}), lazily=True),
     "api": Room(marft=EVERYTHING, lazily=True),
+    "arguments": Room(marft=frozenset({"types", "version", "config"})),
     "cli": Room(marft=EVERYTHING, lazily=True),
     "marft": Room(marft=EVERYTHING, lazily=True),  # marft/__init__.py
 }

@@ -18,7 +18,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from toys import ECHO, TINY, files, rows, without_progress
 
-from marft.cli import main, parser
+from marft.arguments import parser
+from marft.cli import main
 from marft.models.registry import NANO
 from marft.runs.checkpoints import MANIFEST, seal
 from marft.training.start import seat

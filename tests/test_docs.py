@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from marft.cli import main, parse_arguments, parser, split_words
+from marft.arguments import parse_arguments, parser, split_words
+from marft.cli import main
 from marft.config import Config, load_config, merge_settings, parse, parse_yaml, read_source
 from marft.envs import make_env
 from marft.envs.sandbox import require_sandbox

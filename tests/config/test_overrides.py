@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from mistakes import DUO, mistake, read
 from test_keys import KEYS
 
-from marft.cli import main, parse_arguments, split_words
+from marft.arguments import parse_arguments, split_words
+from marft.cli import main
 from marft.config import free_settings, load_config, merge, parse, parse_yaml, to_yaml
 from marft.config.places import is_text, kinds_at
 

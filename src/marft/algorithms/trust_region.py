@@ -31,7 +31,7 @@ def token_limit(limit: float, length: float) -> float:
     So the KL of a turn is at most limit · ∛length. A limit a token would let a turn of 300 tokens move 300 times as far as
     one of a single token; a limit a turn would hardly let it move.
     """
-    return limit * length ** (1 / 3) / length
+    return limit * math.cbrt(length) / length
 
 
 def shortening(excess: float) -> float:

@@ -79,9 +79,9 @@ class Trainer:
                 self.iterate()
             except Collapsed as found:
                 self.recover(found)
-                continue
-            if self.finished or self.position.iteration % self.config.checkpoint.every == 0:
-                self.save()
+            else:
+                if self.finished or self.position.iteration % self.config.checkpoint.every == 0:
+                    self.save()
             self.interruption.release()
         self.evaluate("after")
         return self.summarise(time.perf_counter() - started)
