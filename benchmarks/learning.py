@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from marft.runs.directory import RunDirectory
+
 COLOURS = ("#1b6ca8", "#d1495b", "#3a7d44", "#8d6a9f", "#e08e45", "#444444", "#2a9d8f", "#b5838d", "#7f7f00")
 
 
@@ -89,8 +91,7 @@ def train(entry: str, words: Sequence[str], seed: int, folder: Path) -> dict[str
 def outcome(run: Path) -> dict[str, Any]:
     """What became of a run: held-out figures where it was evaluated, its curve, and every alarm that was raised."""
     summary = json.loads(path.read_text()) if (path := run / "summary.json").exists() else {}
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    rows, events = RunDirectory(run).metrics(), RunDirectory(run).events()
     found: dict[str, Any] = {when: summary[when]["accuracy"] for when in ("before", "after") if when in summary}
     if "after" in summary:
         found |= {"after_ci95": summary["after"]["accuracy_ci95"], "tasks": summary["after"]["tasks"]}
@@ -99,7 +100,7 @@ def outcome(run: Path) -> dict[str, Any]:
     agents = [figures for row in rows for figures in row["agents"].values()]
     return found | {
         "curve": [row["reward"] for row in rows],
-        "largest_kl": max(figures.get("kl_final", figures["kl"]) for figures in agents),
+        "largest_kl": max((figures.get("kl_final", figures["kl"]) for figures in agents), default=0.0),
         "shortened": sum(figures.get("kept", 1.0) < 1 for figures in agents),
         "alarms": [f"{e['event']}: {e['sign']}" for e in events if e["event"] in ("warning", "collapse")],
     }

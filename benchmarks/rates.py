@@ -79,9 +79,9 @@ def nano_table(runs: Sequence[Mapping[str, Any]]) -> str:
     ]
     for algorithm in ALGORITHMS:
         own = [run for run in runs if run["algorithm"] == algorithm]
-        cells = [f"{statistics.mean(run['before'] for run in own):.3f}"]
+        cells = [f"{statistics.mean(run['before'] for run in own if 'before' in run):.3f}"]
         for factor in FACTORS:
-            after = [run["after"] for run in own if run["factor"] == factor]
+            after = [run.get("after", 0.0) for run in own if run["factor"] == factor]  # 0: it stopped itself
             cells.append(f"**{statistics.mean(after):.3f}** (worst {min(after):.3f})")
         lines.append(f"| `{algorithm}` | {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -177,3 +177,56 @@ def test_a_critic_s_step_that_makes_it_much_worse_is_taken_back(epochs: int) -> 
     assert held <= 3 * before
     assert kept["critic"] < 1
     assert kept["planner"] == kept["solver"] == 1
+
+
+def test_a_critic_never_ends_worse_than_it_began_however_many_steps_it_takes() -> None:
+    """Each step is compared with the critic before the update, not with the step before: what is allowed does not add up."""
+    members = seat(make_team())
+    rates = {"planner": 1e-5, "solver": 1e-5, "critic": 0.2}
+    learner = make_learner(members, TOKEN, epochs=12, trust_region=LIMIT, lr=rates)
+    lesson = lesson_of(learner, make_batch(members, episodes(members)))
+    before = critic_loss(learner, lesson)
+    update(learner, lesson)
+    assert critic_loss(learner, lesson) <= 1.5 * before
+
+
+def test_an_agent_that_is_not_in_the_last_minibatch_is_held_all_the_same() -> None:
+    """The planner speaks in task a alone; whichever minibatch comes last, its step is looked at on its own turns."""
+    for seed in range(4):
+        team = make_team()
+        members = seat(team, critic=None)
+        both = [replace(one, task=replace(one.task, id="a"), sample=i) for i, one in enumerate(episodes(members))]
+        alone = [replace(one, task=replace(one.task, id="b"), turns=(replace(one.turns[-1], index=0),)) for one in both]
+        batch = make_batch(members, [*both, *alone])
+        region = LIMIT * batch.mean_lengths["planner"] ** (2 / 3)
+        lr = {"planner": 0.3, "solver": 1e-5}
+        learner = make_learner(members, GRPO, minibatches=2, trust_region=region, lr=lr)
+        done = update(learner, lesson_of(learner, batch), seed=seed)
+        assert kl_of(team, batch, "planner") <= LIMIT
+        assert done.excess["planner"] > 1
+
+
+def test_what_an_engine_rounds_is_no_movement() -> None:
+    """Log-probs at the draw that are off by noise far past the limit: a careful step is kept whole."""
+    team = make_team()
+    members = seat(team, critic=None)
+    batch = make_batch(members, episodes(members))
+    noise = 0.3 * torch.randn(len(batch.old_N), generator=torch.Generator().manual_seed(0))
+    batch = replace(batch, old_N=batch.old_N + noise)
+    region = LIMIT * batch.mean_lengths["planner"] ** (2 / 3)
+    lr = {"planner": 1e-5, "solver": 1e-5}
+    learner = make_learner(members, GRPO, epochs=2, trust_region=region, lr=lr)
+    done = update(learner, lesson_of(learner, batch))
+    assert done.statistics["planner"]["kl_final"] > 10 * LIMIT
+    assert [done.statistics[name]["kept"] for name in DUO] == [1, 1]
+    assert [done.statistics[name]["steps"] for name in DUO] == [2, 2]
+
+
+def test_whoever_keeps_a_copy_of_the_weights_is_told_that_they_changed() -> None:
+    """The decoder renews its products where a tensor's version has risen."""
+    team, learner, lesson = hasty()
+    update(learner, lesson)
+    parameters = list(team.parameters("planner").values())
+    before = [parameter._version for parameter in parameters]
+    learner.region._shorten("planner", 0.5)
+    assert all(parameter._version > old for parameter, old in zip(parameters, before, strict=True))

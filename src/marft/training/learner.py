@@ -21,6 +21,7 @@ from torch.optim import AdamW
 from marft.algorithms.experience import Algorithm
 from marft.algorithms.losses import kl_estimate, value_loss
 from marft.algorithms.sequential import sequential_factor
+from marft.models.attention import ragged
 from marft.models.scoring import Span, action_span, logprobs
 from marft.models.team import TeamModel
 from marft.training.batch import Batch
@@ -114,26 +115,28 @@ class Learner:
         tally, final = Tally(len(batch.members)), Tally(len(batch.members))
         norms: dict[str, list[float]] = {name: [] for name in self.optimizers}
         factor_E = torch.ones(len(batch.episodes))
-        returns = lesson.estimate.returns
-        region.begin(batch.mean_lengths, 0.0 if returns is None else 0.5 * float(returns.var(correction=0)))
+        region.begin(batch.mean_lengths)
         for name, optimizer in self.optimizers.items():
             optimizer.param_groups[0]["lr"] = self.settings.lr[name] * rates[name]
         self.status.expect(len(steps) * self.settings.epochs * self.settings.minibatches)
         for number, step in enumerate(steps):
             learning = set(step) | (self.critics if number == 0 else set())
+            last: dict[str, Tensor] = {}  # the turns of each one's last step
             for turns_J in self.minibatches(batch, generator):
                 look = partial(self._look, lesson, turns_J)
                 found = self._accumulate(lesson, factor_E, turns_J, learning - region.resting)
-                found = region.hold(found, look)
+                found = region.hold(found, self._bearable_losses(lesson, turns_J), look)
                 for name, norm in self._clip(self._present(batch, turns_J, learning - region.resting)).items():
                     region.step(name, found)
                     norms[name].append(norm)
+                    last[name] = turns_J
                 for optimizer in self.optimizers.values():
                     optimizer.zero_grad(set_to_none=True)
                 tally.add_all(found)
                 self.status.advance()
-            if region.limit is not None:
-                final.add_all(region.hold(look(learning), look))
+            for turns_J, names in self._last_looks(last) if region.limit is not None else ():
+                look = partial(self._look, lesson, turns_J)
+                final.add_all(region.hold(look(names), self._bearable_losses(lesson, turns_J), look))
             if number + 1 < len(steps):
                 factor_E = self._factor(batch, factor_E, step)
         return Update(
@@ -212,6 +215,35 @@ class Learner:
         """What the turns J show of adapters as they are now."""
         with torch.no_grad():
             return self._accumulate(lesson, torch.ones(len(lesson.batch.episodes)), turns_J, learning)
+
+    def _last_looks(self, last: Mapping[str, Tensor]) -> list[tuple[Tensor, list[str]]]:
+        """Who stepped last on which turns: mostly all on the same."""
+        groups: dict[int, tuple[Tensor, list[str]]] = {}
+        for name, turns_J in last.items():
+            groups.setdefault(id(turns_J), (turns_J, []))[1].append(name)
+        return list(groups.values())
+
+    def _bearable_losses(self, lesson: Lesson, turns_J: Tensor) -> dict[str, float]:
+        """What each critic's loss on the turns J may be: as before the update, or a constant guess's of all its returns."""
+        if lesson.values is None or lesson.estimate.returns is None:
+            return {}
+        batch, values, returns = lesson.batch, lesson.values, lesson.estimate.returns
+        by_token = self.algorithm.values_at == "token"
+        judge_K = [self.members[i].critic for i in batch.agent_K.tolist()]
+        turn = ragged(batch.length_K)[0] if by_token else torch.arange(len(judge_K))
+        here = torch.zeros(len(judge_K), dtype=torch.bool)
+        here[turns_J] = True
+        found = {}
+        for critic in self.critics:
+            own = torch.tensor([name == critic for name in judge_K])
+            if not (own & here).any():
+                continue
+            now, all_returns = (own & here)[turn], returns[own[turn]]
+            guess = all_returns.mean().expand_as(all_returns)
+            error = partial(value_loss, clip=None, kind=self.settings.value_loss)
+            losses = error(values[now], returns[now], values[now]), error(guess, all_returns, guess)
+            found[critic] = max(float(loss.mean()) for loss in losses)
+        return found
 
     def _policy_loss(
         self,

@@ -56,6 +56,7 @@ def read_checkpoint(folder: Path, teams: Sequence[TeamModel], learner: Learner) 
     load_adapters(folder, teams)
     for name, optimizer in learner.optimizers.items():
         tensors = read_tensors(folder / "optimizers" / f"{name}.safetensors")
+        optimizer.state.clear()  # one that had not stepped by then has none
         for key, parameter in learner.homes[name].parameters(name).items():
             fields = {k.removeprefix(f"{key}."): v for k, v in tensors.items() if k.startswith(f"{key}.")}
             if fields:

@@ -1,7 +1,7 @@
 """A trust region per adapter: a step that went too far is taken back in part, and its adapter rests until the next update.
 
 Too far is, for an agent, a mean KL from the policy that played past its limit; for a critic, a loss that is worse than a
-constant guess's and much worse than the same turns had before the step.
+constant guess's and than the critic's own before the update.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from marft.training.lesson import Tally
 from marft.training.roster import Member
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-WORSE = 3.0  # times the loss before a critic's step, or a constant guess's
+WORSE = 1.5  # times what a critic's loss may be; one that passes this is taken back to where it may be
 TINY = 1e-8  # a loss that is as good as none
 TRIES = 8  # shortenings of one step; two are mostly enough
 
 
 class TrustRegion:
-    """Takes the steps of one update after the other, and holds them within their bounds."""
+    """Takes the steps of one update after the other, and holds them within their bounds.
+
+    It keeps the weights and Adam's moments of every adapter from before its last step: three times the adapter.
+    """
 
     def __init__(self, optimizers: Mapping[str, Optimizer], members: Sequence[Member], limit: float | None) -> None:
         self.optimizers, self.limit = optimizers, limit
@@ -32,13 +35,17 @@ class TrustRegion:
             adapter: [i for i, member in enumerate(members) if member.adapter == adapter]
             for adapter in dict.fromkeys(member.adapter for member in members)
         }
-        self.before: dict[str, list[Tensor]] = {}  # weights and Adam's moments before the last step, in buffers
-        self.begin()
+        self.before: dict[str, list[Tensor]] = {}  # the last step
+        self.begin({})
 
-    def begin(self, lengths: Mapping[str, float] | None = None, guess: float = 0.0) -> None:
-        """A new update: how long each adapter's turns are, and the loss of a critic that always says the mean return."""
-        self.lengths, self.guess = lengths or {}, guess
-        self.bounds: dict[str, float] = {}  # of what may be found after the last step
+    def begin(self, lengths: Mapping[str, float]) -> None:
+        """A new update; `lengths` are the adapters' turns', in tokens."""
+        self.limits = (
+            {} if self.limit is None else {n: token_limit(self.limit, length) for n, length in lengths.items()}
+        )
+        self.mismatch: dict[
+            str, float
+        ] = {}  # KL of each agent before its first step: how the engine rounds, no movement
         self.kept: dict[str, float] = {}  # the share of its last step that each adapter kept
         self.excess: dict[str, float] = {}  # how many times its bound each reached, before anything was taken back
 
@@ -50,50 +57,49 @@ class TrustRegion:
     def step(self, name: str, found: Tally) -> None:
         """One step of the adapter's optimizer; `found` is what its minibatch showed before it."""
         if self.limit is not None:
+            if name in self.agents:
+                self.mismatch.setdefault(name, found.moved(self.agents[name]) or 0.0)
             self._remember(name)
-            judges = name in found.critics
-            self.bounds[name] = (
-                self._worse(found.critics[name]) if judges else token_limit(self.limit, self.lengths[name])
-            )
             self.kept[name] = 1.0
         self.optimizers[name].step()
 
-    def hold(self, found: Tally, look: Callable[[Collection[str]], Tally]) -> Tally:
-        """Shorten the last steps of those who are past their bounds in `found`; `look` measures again. What holds then."""
-        self._compare_critics(found, look)
-        for name, reach in self._reach(found).items():
+    def hold(self, found: Tally, losses: Mapping[str, float], look: Callable[[Collection[str]], Tally]) -> Tally:
+        """Shorten the last steps of those who are past their bounds in `found`; `look` measures again. What holds then.
+
+        `losses` are what the critics' losses may be on the same turns.
+        """
+        bounds = {**self.limits, **{critic: WORSE * max(loss, TINY) for critic, loss in losses.items()}}
+        reached = self._reach(found, bounds)
+        for name, reach in reached.items():
             self.excess[name] = max(self.excess.get(name, 0.0), reach)
-        for _ in range(TRIES):
-            over = {name: reach for name, reach in self._reach(found).items() if not reach <= 1}
+        over = {name: reach for name, reach in reached.items() if not reach <= 1}
+        bounds |= {critic: bounds[critic] / WORSE for critic in over if critic in losses}
+        for left in reversed(range(TRIES)):
             if not over:
                 break
             for name, reach in over.items():
-                ratio = shortening(reach)
+                ratio = shortening(reach) if left else 0.0  # at last it is taken back whole
                 self._shorten(name, ratio)
                 self.kept[name] *= ratio
             agents = [i for name in over for i in self.agents.get(name, ())]
             found = found.replaced(look(over), agents, over)
+            over = {
+                name: reach for name, reach in self._reach(found, bounds).items() if name in over and not reach <= 1
+            }
         return found
 
-    def _reach(self, found: Tally) -> dict[str, float]:
+    def _reach(self, found: Tally, bounds: Mapping[str, float]) -> dict[str, float]:
         """How many times its bound each adapter that has stepped and is in `found` reaches; what is no number is past it."""
-        figures = {name: found.moved(own) for name, own in self.agents.items()} | found.critics
-        known = ((name, figures.get(name), bound) for name, bound in self.bounds.items())
+        figures: dict[str, float | None] = {**found.critics}
+        for name, own in self.agents.items():
+            moved = found.moved(own)
+            figures[name] = None if moved is None else moved - self.mismatch.get(name, 0.0)
+        known = ((name, figures.get(name)) for name in self.kept)
         return {
-            name: figure / bound if math.isfinite(figure) else math.inf
-            for name, figure, bound in known
+            name: max(0.0, figure / bounds[name]) if math.isfinite(figure) else math.inf
+            for name, figure in known
             if figure is not None
         }
-
-    def _compare_critics(self, found: Tally, look: Callable[[Collection[str]], Tally]) -> None:
-        """Minibatches differ: what a critic's loss may be here is told by the weights from before its step, on these turns."""
-        for name in [name for name, reach in self._reach(found).items() if name not in self.agents and reach > 1]:
-            self._exchange(name)
-            self.bounds[name] = self._worse(look([name]).critics[name])
-            self._exchange(name)
-
-    def _worse(self, loss: float) -> float:
-        return WORSE * max(loss, self.guess, TINY)
 
     def _remember(self, name: str) -> None:
         now = self._state(name)
@@ -102,15 +108,13 @@ class TrustRegion:
         torch._foreach_copy_(self.before[name], now)
 
     def _shorten(self, name: str, ratio: float) -> None:
-        """Weights and moments go back, to `ratio` of the way that is left of the step."""
-        torch._foreach_lerp_(self._state(name), self.before[name], 1 - ratio)
+        """Weights and moments go back, to `ratio` of the way that is left of the step.
 
-    def _exchange(self, name: str) -> None:
-        """The weights from before the step for those from after it, and back."""
-        now = self._state(name)
-        kept = [tensor.clone() for tensor in now]
-        torch._foreach_copy_(now, self.before[name])
-        torch._foreach_copy_(self.before[name], kept)
+        One by one: on CUDA `torch._foreach_lerp_` does not count as a change of a tensor, and whoever keeps a copy of the
+        weights (the decoder's products, the engine) would not renew it.
+        """
+        for now, before in zip(self._state(name), self.before[name], strict=True):
+            now.lerp_(before, 1 - ratio)
 
     def _state(self, name: str) -> list[Tensor]:
         optimizer = self.optimizers[name]
