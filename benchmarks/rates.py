@@ -16,7 +16,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +23,8 @@ from typing import Any
 
 from learning import COLOURS, outcome
 from real import data_file, marft
+
+from marft.runs.directory import RunDirectory
 
 ALGORITHMS = ("marft-token", "marft-action", "grpo")
 FACTORS = (0.33, 1, 3.3, 10, 100)  # of the default rate
@@ -38,10 +39,12 @@ REAL = (
 
 def train_nano(algorithm: str, factor: float, seed: int, folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
     run, rate = folder / f"{algorithm}-{factor:g}-{seed}", factor * DEFAULT["nano"]
-    words = ["duo", f"algorithm={algorithm}", f"optimizer.lr={rate:g}", f"seed={seed}", *overrides, "--run", str(run)]
-    done = subprocess.run([sys.executable, "-m", "marft.cli", "train", *words], stdout=sys.stderr, check=False)
-    found = {"algorithm": algorithm, "factor": factor, "lr": rate, "seed": seed, "exit": done.returncode}
-    return found | outcome(run)
+    words = ["duo", f"algorithm={algorithm}", f"optimizer.lr={rate:g}", f"seed={seed}", *overrides]
+    if "after" not in (RunDirectory(run).summary() or {}):
+        begin = ["--resume"] if RunDirectory(run).exists() else words
+        command = [sys.executable, "-m", "marft.cli", "train", *begin, "--run", str(run)]
+        subprocess.run(command, stdout=sys.stderr, check=False)  # one that stops itself is a result too
+    return {"algorithm": algorithm, "factor": factor, "lr": rate, "seed": seed} | outcome(run)
 
 
 def train_real(name: str, words: Sequence[str], folder: Path, seconds: float) -> dict[str, Any]:
@@ -140,18 +143,21 @@ def main() -> None:
     parser.add_argument("--model", type=Path)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--seconds", type=float, default=500.0)
-    parser.add_argument("--folder", type=Path, default=Path("runs/rates"), help="where the runs of `real` lie")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("runs/rates"), help="where the runs lie; given again, they go on"
+    )
     arguments = parser.parse_intermixed_args()
     if arguments.what == "plot":
         plot(arguments.out)
         return
     if arguments.what == "nano":
-        with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.jobs) as pool:
+        arguments.folder.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(arguments.jobs) as pool:
             jobs = [
-                pool.submit(train_nano, algorithm, factor, seed, Path(folder), arguments.overrides)
-                for algorithm in ALGORITHMS
-                for factor in FACTORS
+                pool.submit(train_nano, algorithm, factor, seed, arguments.folder, arguments.overrides)
                 for seed in arguments.seeds
+                for factor in FACTORS
+                for algorithm in ALGORITHMS
             ]
             runs = [job.result() for job in jobs]
     else:

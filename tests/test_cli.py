@@ -117,7 +117,7 @@ def test_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         ("train seed=1 duoo", "unknown recipe 'duoo'; did you mean 'duo'?"),
         ("train team.agents.solver.prompt", "a setting is written key=value"),
-        ("train device=gpu", "unknown device 'gpu': use auto, cpu, cuda"),
+        ("train device=gpu", "unknown device 'gpu'; did you mean cuda?: use auto, cpu, cuda"),
         ("train model=NANO", "unknown model 'NANO'; did you mean 'nano'?"),
         ("train debate.yaml", "cannot read debate.yaml: No such file or directory; did you mean the recipe 'debate'?"),
         ("train env=math", "env.data is missing; math needs it, as in env.data=gsm8k"),

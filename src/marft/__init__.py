@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from marft.api import CompareResults, EvalResults, Summary, Team, compare, evaluate, load, play, train
 from marft.envs.base import Environment
-from marft.types import Episode, MarftError, Message, Reward, Task, Turn
+from marft.types import Collapse, Episode, Interrupted, MarftError, Message, Reward, Task, Turn
 from marft.version import __version__
 
 if TYPE_CHECKING:
     from marft.game.play import Game
 
 __all__ = [
+    "Collapse",
     "CompareResults",
     "Environment",
     "Episode",
     "EvalResults",
     "Game",
+    "Interrupted",
     "MarftError",
     "Message",
     "Reward",

@@ -132,6 +132,10 @@ def parser() -> argparse.ArgumentParser:
 
 def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
     """At most one word without `=` (what to run); the others are overrides."""
+    if odd := next(
+        (word for word in words if word.startswith("=") or (word.endswith("=") and word != words[-1])), None
+    ):
+        raise MarftError(f"{odd!r}: write key=value in one word, without spaces around the =")
     sources = [word for word in words if "=" not in word]
     for before, word in pairwise(words):
         if "=" in before and word in sources:

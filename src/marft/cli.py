@@ -18,7 +18,6 @@ from marft.types import Collapse, Interrupted, MarftError
 
 if TYPE_CHECKING:
     from marft.config import Config
-    from marft.training.display import Display
 
 FULL = ("out of memory", "can't allocate memory", "ALLOC_FAILED")  # torch and Triton, the CPU's allocator, cuBLAS
 LIGHTER = (
@@ -59,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def train_command(arguments: argparse.Namespace) -> int:
     from marft.config import load_config
+    from marft.training.display import starting
 
     source, overrides = split_words(arguments.words)
     if arguments.at is not None and not arguments.resume:
@@ -84,6 +84,8 @@ def train_command(arguments: argparse.Namespace) -> int:
 
 
 def without_training(arguments: argparse.Namespace, config: Config) -> int:
+    from marft.training.display import starting
+
     if arguments.dry_run and arguments.plan:
         raise MarftError("--dry-run loads no model and --plan measures it; ask for one of the two")
     option = "--dry-run" if arguments.dry_run else "--plan"
@@ -104,6 +106,7 @@ def without_training(arguments: argparse.Namespace, config: Config) -> int:
 def compare_command(arguments: argparse.Namespace) -> int:
     from marft.config import load_config
     from marft.training.comparison.cells import ask
+    from marft.training.display import starting
 
     source, overrides = split_words(arguments.words)
     question = ask(
@@ -125,6 +128,7 @@ def compare_command(arguments: argparse.Namespace) -> int:
 
 def eval_command(arguments: argparse.Namespace) -> int:
     from marft.runs.evaluations import RESULTS
+    from marft.training.display import starting
 
     source, overrides = split_words(arguments.words)
     overrides += ["eval.ablate=true"] if arguments.ablate else []
@@ -142,6 +146,8 @@ def eval_command(arguments: argparse.Namespace) -> int:
 
 
 def play_command(arguments: argparse.Namespace) -> int:
+    from marft.training.display import starting
+
     source, overrides = split_words(arguments.words)
     check_source(source, overrides)
     with starting(stderr=True) as display:
@@ -215,18 +221,6 @@ def check_source(source: str | None, overrides: Sequence[str]) -> None:
 
     if source is None or source in recipes() or not Path(source).is_dir():
         load_config(source, overrides)
-
-
-@contextmanager
-def starting(*, stderr: bool = False) -> Iterator[Display]:
-    """The display of a command, with its first line before the heavy imports. Commands whose result is what they print
-    have it on stderr."""
-    from marft.training.console import make_console
-    from marft.training.display import Display
-
-    with Display(make_console(stderr=stderr)) as display:
-        display.begin("loading torch and transformers")
-        yield display
 
 
 @contextmanager

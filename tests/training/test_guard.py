@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,23 @@ import torch
 from known_answers.tiny import model_folder
 from quick import models_in_memory, settings_of, start, trainer_of
 from safetensors.torch import load_file
-from toys import rows
+from toys import files, rows
 
 from marft.cli import main
 from marft.config import parse, to_yaml
 from marft.models.team import TeamModel
 from marft.runs.directory import RunDirectory
+from marft.training import saving
 from marft.training.learner import Learner
-from marft.training.lesson import Tally
-from marft.types import Collapse
+from marft.training.lesson import Tally, Update
+from marft.training.progress import Terminal
+from marft.training.start import resume_run
+from marft.training.trust_region import TrustRegion
+from marft.types import Collapse, Interrupted
 
 ROOM = {"agents": {name: {"max_tokens": 60} for name in ("ann", "bob")}}  # one token in sixteen ends a turn
 CONSTANT: dict[str, Any] = {
-    "env": {"name": "toys:TurnsConstant"},
+    "env": {"name": "toys:TurnsConstant", "after": 18},  # two of them are the rehearsal's
     "team": ROOM,
     "train": {"iterations": 9},
     "checkpoint": {"every": 1, "keep": 9},
@@ -37,16 +42,16 @@ def events(run: Path, *kinds: str) -> list[dict[str, Any]]:
 
 # --- a reward that turns constant -------------------------------------------------------------------------------------
 def test_a_reward_that_turns_constant_stops_the_run(tmp_path: Path) -> None:
-    """Four episodes an iteration: from the third on nothing differs."""
+    """Four episodes an iteration: from the fifth on nothing differs."""
     with pytest.raises(Collapse) as stopped:
         start(tmp_path / "run", **CONSTANT)
     assert "every episode earns 0.250" in str(stopped.value)
-    assert f"marft train --resume --run {tmp_path / 'run'} --at 2" in str(stopped.value)
-    assert len(rows(tmp_path / "run" / "metrics.jsonl")) == 5
+    assert f"marft train --resume --run {tmp_path / 'run'} --at 3" in str(stopped.value)  # 4 played it
+    assert len(rows(tmp_path / "run" / "metrics.jsonl")) == 7
     found = events(tmp_path / "run", "warning", "collapse")
     assert [(e["event"], e["iteration"], e["sign"], e["since"]) for e in found] == [
-        ("warning", 3, "constant", 3),
-        ("collapse", 5, "constant", 3),
+        ("warning", 5, "constant", 5),
+        ("collapse", 7, "constant", 5),
     ]
 
 
@@ -58,7 +63,7 @@ def test_it_is_exit_code_3_and_one_line(tmp_path: Path, capsys: pytest.CaptureFi
     shown = capsys.readouterr()
     [line] = shown.err.splitlines()
     assert line.startswith("marft: the run has collapsed and stops: every episode earns 0.250")
-    assert "warning in iteration 3: every episode earns 0.250" in shown.out
+    assert "warning in iteration 5: every episode earns 0.250" in shown.out
 
 
 def test_told_to_warn_it_goes_on_to_the_end(tmp_path: Path) -> None:
@@ -69,36 +74,82 @@ def test_told_to_warn_it_goes_on_to_the_end(tmp_path: Path) -> None:
 
 def test_told_to_go_back_it_does_so_three_times_at_lower_rates(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with pytest.raises(Collapse, match="3 times gone back"):
+    with pytest.raises(Collapse, match="after going back 3 times"):
         start(
             run, **CONSTANT | {"train": {"iterations": 9, "on_collapse": "back"}, "algorithm": {"trust_region": None}}
         )
     back = events(run, "back")
-    assert [(e["iteration"], e["returns"]) for e in back] == [(2, 1), (2, 2), (2, 3)]
-    newest = json.loads((run / "checkpoints" / "000004" / "state.json").read_text())
-    assert newest["returns"] == 3
-    slow = rows(run / "metrics.jsonl")[2]["agents"]["ann"]["lr"]
-    assert slow == pytest.approx(0.05 * (1 - 0.9 * 2 / 9) * 0.3**3, rel=1e-6)
+    found = [(e["iteration"], e["returns"]) for e in back]
+    assert [returns for _, returns in found] == [1, 2, 3]
+    assert found[0][0] == 3
+    at = found[-1][0]
+    slow = rows(run / "metrics.jsonl")[at]["agents"]["ann"]["lr"]
+    assert slow == pytest.approx(0.05 * (1 - 0.9 * at / 9) * 0.3**3, rel=1e-6)
+    with models_in_memory():  # a user who goes back has all of the rate again
+        resume_run(run, [f"train.iterations={at + 1}", "optimizer.lr=0.01"], at)
+    assert rows(run / "metrics.jsonl")[at]["agents"]["ann"]["lr"] == pytest.approx(
+        0.01 * (1 - 0.9 * at / (at + 1)), rel=1e-6
+    )
 
 
-def test_a_run_that_went_back_resumes_as_it_would_have_gone_on(tmp_path: Path) -> None:
-    """The number of returns and the lower rates are part of the checkpoint that is written at once."""
-    trainer = trainer_of(tmp_path / "run", **CONSTANT)
-    trainer.run.path.mkdir()
-    trainer.save()
-    for _ in range(2):
-        trainer.iterate()
-        trainer.save()
-    trainer.position = trainer.position.__class__(**{**vars_of(trainer.position), "returns": 1})
-    trainer.save()
-    other = trainer_of(tmp_path / "run", **CONSTANT)
-    assert other.resume(lambda line: None, None)
-    assert other.position == trainer.position
-    assert other.rates() == trainer.rates()
+def poison_once(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
+    """The critic's weights are ruined by one update, the first time that it is done."""
+    real, calls = Learner.update, 0
+
+    def poisoned(self: Learner, *arguments: Any, **named: Any) -> Update:
+        nonlocal calls
+        calls += 1
+        done = real(self, *arguments, **named)
+        if calls == update:
+            for parameter in self.homes["critic"].value_heads["critic"].parameters():
+                torch.nn.init.constant_(parameter, float("nan"))
+        return done
+
+    monkeypatch.setattr(Learner, "update", poisoned)
 
 
-def vars_of(position: Any) -> dict[str, Any]:
-    return {name: getattr(position, name) for name in position.__slots__}
+BACK: dict[str, Any] = {
+    "algorithm": "marft-token",
+    "team": ROOM,
+    "train": {"iterations": 5, "on_collapse": "back"},
+    "checkpoint": {"every": 1, "keep": 9},
+}
+
+
+def test_going_back_finds_the_checkpoint_from_before_the_update_that_did_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Update 3 ruins the critic; the values of iteration 4 show it, so checkpoint 3 is ruined and 2 is good."""
+    poison_once(monkeypatch, 3)
+    start(tmp_path / "run", **BACK)
+    assert [(e["iteration"], e["returns"]) for e in events(tmp_path / "run", "back")] == [(2, 1)]
+    assert [row["iteration"] for row in rows(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("every", [1, 9])
+def test_a_run_killed_right_after_going_back_ends_like_one_that_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    """Also where it goes back to the very beginning, from which no adapter has any of Adam's moments."""
+    changes = BACK | {"checkpoint": {"every": every, "keep": 9}}
+    with monkeypatch.context() as once:
+        poison_once(once, 3)
+        start(tmp_path / "whole", **changes)
+
+    def die(self: Terminal, line: str) -> None:
+        if "gone back" in line:
+            raise RuntimeError("killed")
+
+    with monkeypatch.context() as once:
+        poison_once(once, 3)
+        once.setattr(Terminal, "warned", die)
+        with pytest.raises(RuntimeError, match="killed"):
+            start(tmp_path / "killed", **changes)
+    with models_in_memory():
+        resume_run(tmp_path / "killed", [])
+    whole, killed = (files(tmp_path / name / "checkpoints" / "000005") for name in ("whole", "killed"))
+    assert whole == killed
+    assert rows(tmp_path / "whole" / "metrics.jsonl") == rows(tmp_path / "killed" / "metrics.jsonl")
 
 
 # --- what is not finite -----------------------------------------------------------------------------------------------
@@ -141,12 +192,51 @@ def test_a_gradient_that_is_not_finite_names_its_adapter_and_nobody_steps(
     before = {name: snapshot(trainer.parts.learner, name) for name in ("ann", "bob")}
     monkeypatch.setattr(Learner, "_accumulate", accumulate)
     trainer.run.path.mkdir()
-    with pytest.raises(Collapse, match="the gradient of 'bob' is not finite"):
+    with trainer.interruption, pytest.raises(Collapse, match="the gradient of 'bob' is not finite"):
         trainer.train()
     for name, tensors in before.items():
         assert all(torch.equal(a, b) for a, b in zip(tensors, snapshot(trainer.parts.learner, name), strict=True))
     saved = load_file(tmp_path / "run" / "failures" / "000001" / "batch.safetensors")
     assert len(saved["advantages_N"]) == len(saved["tokens_N"])
+
+
+def test_a_last_step_without_end_is_noticed_before_anybody_plays_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its gradient was finite, and no other is looked at after it."""
+    real = TrustRegion.step
+
+    def step(self: TrustRegion, name: str, found: Tally) -> None:
+        real(self, name, found)
+        if name == "bob":
+            for parameter in self.optimizers[name].param_groups[0]["params"]:
+                torch.nn.init.constant_(parameter, float("inf"))
+
+    monkeypatch.setattr(TrustRegion, "step", step)
+    with pytest.raises(Collapse, match="a weight of 'bob' is not finite"):
+        start(tmp_path / "run", algorithm={"trust_region": None}, train={"minibatches": 1})
+    [event] = events(tmp_path / "run", "collapse")
+    assert (event["sign"], event["agent"], event["iteration"]) == ("not finite", "bob", 1)
+
+
+def test_an_interrupt_while_it_goes_back_waits_until_the_run_is_whole_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Adapters are read before Adam: whoever stopped in between would save the one of another iteration with the other."""
+    poison_once(monkeypatch, 3)
+    real = saving.load_adapters
+
+    def interrupted(*arguments: Any) -> None:
+        real(*arguments)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(saving, "load_adapters", interrupted)
+    with pytest.raises(Interrupted, match="is kept as it was after iteration 2"):
+        start(tmp_path / "run", **BACK)
+    monkeypatch.setattr(saving, "load_adapters", real)
+    monkeypatch.setattr(Learner, "update", Learner.update)
+    state = json.loads((tmp_path / "run" / "checkpoints" / "000002" / "state.json").read_text())
+    assert (state["iteration"], state["returns"]) == (2, 1)
 
 
 def snapshot(learner: Learner, name: str) -> list[torch.Tensor]:

@@ -134,6 +134,8 @@ def test_an_agent_s_figures_by_hand() -> None:
     row = iteration_row([found])
     assert row["agents"]["a"] == {
         "reward": 0.5,  # 1 and 0: with equal credit each turn scores its episode
+        "score_min": 0.0,
+        "score_max": 1.0,
         "advantage_std": 2.0,  # of 3 and −1
         "length": 1.0,
         "truncated": 0.0,
@@ -142,7 +144,7 @@ def test_an_agent_s_figures_by_hand() -> None:
         "kl": 0.25,
     }
     assert row["agents"]["b"] == {  # a group of one compares nothing
-        "reward": 1.0, "advantage_std": 0.0, "length": 2.0, "truncated": 0.0, "staleness": 1.0, "kl": 0.5,
+        "reward": 1.0, "score_min": 1.0, "score_max": 1.0, "advantage_std": 0.0, "length": 2.0, "truncated": 0.0, "staleness": 1.0, "kl": 0.5,
     }  # fmt: skip
 
 
@@ -157,7 +159,14 @@ def test_a_reward_s_error_is_over_tasks() -> None:
     """Two tasks with mean rewards 1 and 0: σ = ½ over √(2 − 1)."""
     rewards = (("x", 1.0), ("x", 1.0), ("y", 0.0), ("y", 0.0))
     played = [replace(episode("a", reward), task=Task(id=task, prompt="p")) for task, reward in rewards]
-    assert reward_figures(played) == {"reward": 0.5, "reward_error": 0.5, "reward_min": 0.0, "reward_max": 1.0}
+    assert reward_figures(played) == {
+        "reward": 0.5,
+        "reward_error": 0.5,
+        "reward_min": 0.0,
+        "reward_max": 1.0,
+        "episodes": 4,
+    }
+    assert reward_figures(played[:2])["reward_error"] is None  # of one task nobody knows
 
 
 def test_an_agent_s_figures_are_from_the_play_in_which_it_learnt() -> None:

@@ -59,7 +59,15 @@ def finite(row: Any) -> bool:
 def test_a_run_and_its_files(train: Train, algorithm: str) -> None:
     run = train(f"algorithm={algorithm}")
     critic = algorithm != "grpo"
-    names = {"config.yaml", "manifest.json", "metrics.jsonl", "episodes.jsonl", "held_out.jsonl", "summary.json"}
+    names = {
+        "config.yaml",
+        "events.jsonl",
+        "manifest.json",
+        "metrics.jsonl",
+        "episodes.jsonl",
+        "held_out.jsonl",
+        "summary.json",
+    }
     assert {p.name for p in run.iterdir() if p.is_file()} == names
     expected = {"manifest.json", "state.json"}
     for adapter in ("agents/planner", "agents/solver", *(["critics/critic"] if critic else [])):

@@ -48,14 +48,15 @@ def train(
     if resume and (run is None or source is not None):
         raise MarftError("resume=True takes run=DIR, and not a recipe or a file: it goes on with that run's config")
     with given(asked.things):
-        if resume:
-            from marft.training.start import resume_run
+        config = None if resume else asked.config(source)  # before the heavy imports: a typo is answered at once
+        from marft.training.display import starting
 
-            return as_summary(resume_run(Path(str(run)), asked.settings, at))
-        config = asked.config(source)  # before the heavy imports: a typo is answered at once
-        from marft.training.start import next_path, start_run
+        with starting() as display:
+            from marft.training.start import next_path, resume_run, start_run
 
-        return as_summary(start_run(config, Path(run) if run else next_path(str(source or "duo"))))
+            if config is None:
+                return as_summary(resume_run(Path(str(run)), asked.settings, at, display))
+            return as_summary(start_run(config, Path(run) if run else next_path(str(source or "duo")), display))
 
 
 def as_summary(found: dict[str, Any]) -> Summary:
@@ -79,16 +80,18 @@ def load(
     """
     rest_soon()
     asked = asked_for(settings, env=env, workflow=workflow, agents=agents)
-    with given(asked.things):
+    from marft.training.display import starting
+
+    with given(asked.things), starting(stderr=True) as display:
         from marft.training.start import is_run, seat_new, seat_run
 
         if is_run(str(source)):
-            config, parts = seat_run(Path(source), asked.settings, at)
+            config, parts = seat_run(Path(source), asked.settings, at, display)
         elif at is not None:
             raise MarftError(f"at: {source} is no run and has no checkpoints; drop it")
         else:
             config = asked.config(source)
-            parts = seat_new(config)
+            parts = seat_new(config, display)
     return Team(config, parts, asked.things, str(source))
 
 

@@ -163,7 +163,9 @@ def hint_for_recipe(word: str, recipes: Collection[str]) -> str:
 
 def hint_for_option(word: str) -> str:
     """`--lr 1e-3` is how other programs take their settings; ours are written key=value."""
-    name = word.lstrip("-").partition("=")[0]
+    name, _, value = word.lstrip("-").partition("=")
+    if "." in name and kinds_at(name.split(".")):
+        return f"; settings are written key=value: {name}={value or 'VALUE'}"
     hint = hint_for_key([name], list(Config.model_fields)) if name else ""
     return f"; settings are written key=value{hint}" if hint else ""
 

@@ -79,7 +79,8 @@ def pick_device(device: str) -> torch.device:
     except RuntimeError:
         chosen = torch.device("meta")
     if chosen.type not in ("cpu", "cuda", "mps"):
-        raise MarftError(f"unknown device {device!r}: use auto, cpu, cuda, cuda:N or mps")
+        meant = "; did you mean cuda?" if device.lower() in ("gpu", "nvidia", "rocm") else ""
+        raise MarftError(f"unknown device {device!r}{meant}: use auto, cpu, cuda, cuda:N or mps")
     if chosen.type == "mps" and not torch.backends.mps.is_available():
         raise MarftError(
             f"device {device} is asked for, but torch finds no Apple GPU here: use device=cpu or device=auto"

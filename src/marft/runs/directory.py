@@ -17,8 +17,8 @@ from marft.runs.disk import FULL, require_space, writing
 from marft.runs.transcripts import Transcript
 from marft.types import MarftError
 
-# What may change from one part of a run to the next: how long it lasts, what is watched, how much memory it takes, and what
-# is done about a collapse; never what is learned.
+# What may change from one part of a run to the next: how long it lasts, what is watched, how much memory it takes, what is
+# done about a collapse, and how fast it learns after one; never from what it learns, or how.
 FREE = (
     "train.iterations", "train.budget", "track", "eval", "checkpoint",
     "train.tokens", "train.recompute", "train.failures", "engine.slots", "engine.memory",
@@ -107,7 +107,10 @@ class RunDirectory:
                 f"cannot resume {self.path} with another {difference.key}: it is {difference.old} there and "
                 f"{difference.new} here; drop the override or choose another --run"
             )
-        if first_difference(old, config):
+
+    def write_config(self, config: Config) -> None:
+        """The config that a resumed run goes on with."""
+        if first_difference(self.config(), config):
             with writing(self.path):
                 write_atomically(self.path / "config.yaml", to_yaml(config).encode())
 

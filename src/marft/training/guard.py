@@ -9,6 +9,7 @@ from typing import Any
 
 from marft.models.team import TeamModel
 from marft.runs.directory import RunDirectory
+from marft.runs.disk import writing
 from marft.training.batch import Batch
 from marft.training.collapse import CollapseWatch, Sign
 from marft.training.failures import save_failure
@@ -38,7 +39,9 @@ class Guard:
         """Know what the run's rows up to now have shown."""
         self.watch = CollapseWatch(self.noise)
         for row in self.run.metrics():
-            self.watch.look(row)
+            if "episodes" in row:  # of this version
+                self.watch.look(row)
+        self.watch.forget_told()
 
     def look(self, row: Mapping[str, Any]) -> None:
         for sign in self.watch.look(row):
@@ -60,8 +63,10 @@ class Guard:
             yield
         except NotFinite as error:
             folder = self.run.path / "failures" / f"{iteration:06d}"
-            save_failure(folder, teams, batch, lesson, str(error))
+            with writing(self.run.path):
+                save_failure(folder, teams, batch, lesson, str(error))
             line = f"{error}; its batch is in {folder}"
-            sign = Sign(name="not finite", agent=error.adapter, line=line, since=iteration, collapsed=True)
+            good = iteration - 1 if lesson is not None else iteration - 2  # a value is that of the checkpoint before
+            sign = Sign(name="not finite", agent=error.adapter, line=line, since=iteration, good=good, collapsed=True)
             self.tell("collapse", iteration, sign)
             raise Collapsed(sign) from error

@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-WAITS = b"\nmarft: stopping at the end of this iteration; once more stops at once, and loses the iteration\n"
+WAITS = b"\nmarft: stopping at the end of this iteration; once more stops at once, and loses what came after the last checkpoint\n"
 
 
 class Interruption:

@@ -134,6 +134,8 @@ class Learner:
                     optimizer.zero_grad(set_to_none=True)
                 tally.add_all(found)
                 self.status.advance()
+            if region.limit is None:
+                self._check_weights(last)
             for turns_J, names in self._last_looks(last) if region.limit is not None else ():
                 look = partial(self._look, lesson, turns_J)
                 final.add_all(region.hold(look(names), self._bearable_losses(lesson, turns_J), look))
@@ -215,6 +217,13 @@ class Learner:
         """What the turns J show of adapters as they are now."""
         with torch.no_grad():
             return self._accumulate(lesson, torch.ones(len(lesson.batch.episodes)), turns_J, learning)
+
+    def _check_weights(self, names: Collection[str]) -> None:
+        """What a step without limit may have done: nobody can play with weights that are no numbers."""
+        for name in names:
+            norms = torch._foreach_norm([p.detach() for p in self.homes[name].parameters(name).values()])
+            if not torch.stack(norms).isfinite().all():
+                raise NotFinite(name, "a weight")
 
     def _last_looks(self, last: Mapping[str, Tensor]) -> list[tuple[Tensor, list[str]]]:
         """Who stepped last on which turns: mostly all on the same."""

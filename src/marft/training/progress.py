@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from marft.config import Config
@@ -57,7 +58,8 @@ class Terminal:
         if before and after:
             figure = "accuracy" if "accuracy" in after else "reward"
             self.say(f"held-out {figure} {before[figure]:.3f} → {after[figure]:.3f} in {summary['seconds']:.0f} s")
-        self.say(f"see it: tensorboard --logdir {self.run}   watch it play: marft play {self.run}")
+        run = quote(str(self.run))
+        self.say(f"see it: tensorboard --logdir {run}   watch it play: marft play {run}")
 
     def say(self, line: str) -> None:
         self.display.say(line)

@@ -55,11 +55,11 @@ def iteration_row(plays: Sequence[Play]) -> dict[str, Any]:
             row["factor"] = {"mean": float(factor_E.mean()), "std": float(factor_E.std(correction=0))}
     if compared := [play.lesson.mismatch for play in plays if play.lesson.mismatch is not None]:
         row["mismatch"] = over_plays(compared)
-    return {key: value for key, value in row.items() if value != {}}
+    return {key: value for key, value in row.items() if value != {} or key == "agents"}
 
 
-def reward_figures(played: Sequence[Episode]) -> dict[str, float]:
-    """The mean reward of the episodes, its standard error over tasks, and between which bounds the rewards lie."""
+def reward_figures(played: Sequence[Episode]) -> dict[str, float | None]:
+    """The mean reward of the episodes, its standard error over tasks (None: one alone), and the rewards' bounds."""
     rewards = [episode.reward.team for episode in played]
     tasks: dict[str, list[float]] = {}
     for episode, reward in zip(played, rewards, strict=True):
@@ -67,9 +67,10 @@ def reward_figures(played: Sequence[Episode]) -> dict[str, float]:
     means = torch.tensor([sum(own) / len(own) for own in tasks.values()], dtype=torch.float64)
     return {
         "reward": sum(rewards) / len(rewards),
-        "reward_error": float(means.std(correction=0)) / max(1, len(means) - 1) ** 0.5,
+        "reward_error": float(means.std(correction=0)) / (len(means) - 1) ** 0.5 if len(means) > 1 else None,
         "reward_min": min(rewards),
         "reward_max": max(rewards),
+        "episodes": len(rewards),
     }
 
 
@@ -84,6 +85,8 @@ def agent_figures(play: Play) -> dict[str, dict[str, Any]]:
         turns = [turn for turn, mine in zip(batch.turns, own.tolist(), strict=True) if mine]
         found[member.agent] = {
             "reward": float(score_K[own].mean()),
+            "score_min": float(score_K[own].min()),
+            "score_max": float(score_K[own].max()),
             "advantage_std": float(play.lesson.estimate.advantages_N[own[turn_N]].std(correction=0)),
             "length": float(batch.length_K[own].float().mean()),
             "truncated": sum(turn.completion.finish == "length" for turn in turns) / len(turns),

@@ -6,6 +6,8 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from shlex import quote
@@ -105,6 +107,10 @@ def go(
                 display.begin("reading the newest checkpoint")
             if resume and not trainer.resume(warn, at):
                 begin_from(config, parts)  # the run died before its first checkpoint
+            if resume:  # not before: a resume that is refused changes nothing
+                run.write_config(config)
+            if at is not None:  # a user who goes back begins anew
+                trainer.position = replace(trainer.position, returns=0)
             if resume and not trainer.finished:
                 run.append_event("resumed", trainer.position.iteration)
                 display.begin("rehearsing")
@@ -114,11 +120,13 @@ def go(
         except KeyboardInterrupt:
             again = f"marft train --resume --run {quote(str(run.path))}"
             left = trainer.leave()
-            run.append_event("interrupted", trainer.position.iteration)
+            with suppress(KeyboardInterrupt):
+                run.append_event("interrupted", max(trainer.checkpoints.list(), default=0))
             raise Interrupted(f"{left}; go on with: {again}") from None
         finally:
             for tracker in trainer.trackers:
                 tracker.close()
+        run.append_event("finished", trainer.position.iteration)
         watching.finished(summary)
     return summary
 

@@ -257,16 +257,20 @@ class Trainer:
 
     def recover(self, found: Collapsed) -> None:
         """Go back to the last checkpoint from before the collapse, at a lower rate; or end the run."""
-        good = [iteration for iteration in self.checkpoints.list() if iteration < found.sign.since]
-        at = max(good, default=min(self.checkpoints.list(), default=0))
-        if self.config.train.on_collapse != "back" or self.position.returns == RETURNS:
-            tried = f" {RETURNS} times gone back" if self.config.train.on_collapse == "back" else ""
+        kept = self.checkpoints.list()
+        good = [iteration for iteration in kept if iteration <= found.sign.good]
+        at, back = max(good, default=min(kept, default=0)), self.config.train.on_collapse == "back"
+        if not back or self.position.returns == RETURNS:
+            tried = f" after going back {RETURNS} times" if back else ""
+            older = "" if good else ", the oldest there is,"
+            remedy = "a lower optimizer.lr" if back else "a lower optimizer.lr, or train.on_collapse=back"
             raise Collapse(
                 f"the run has collapsed and stops{tried}: {found.sign.line} (since iteration {found.sign.since}). Nothing "
-                f"already written is lost; go back with marft train --resume --run {quote(str(self.run.path))} --at {at}, "
-                "and give it a lower optimizer.lr or train.on_collapse=back"
+                f"already written is lost; go back with marft train --resume --run {quote(str(self.run.path))} --at {at}{older} "
+                f"and {remedy}"
             )
         returns = self.position.returns + 1
+        self.interruption.hold()  # weights, Adam and position change one after the other
         self.resume(self.watcher.warned, at)
         self.position = replace(self.position, returns=returns)
         self.save()  # so that a run which is killed now comes back to this
@@ -278,7 +282,7 @@ class Trainer:
     def leave(self) -> str:
         """After an interruption: keeps the position, if the weights are its own, and says where the run stands.
 
-        The iteration whose update has begun is lost where it could not be finished.
+        Where an update has begun and was not finished, what came after the last checkpoint is lost.
         """
         if self.begun and not self.interruption.put_off and self.position.iteration not in self.checkpoints.list():
             with suppress(KeyboardInterrupt):

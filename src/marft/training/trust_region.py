@@ -114,7 +114,10 @@ class TrustRegion:
         weights (the decoder's products, the engine) would not renew it.
         """
         for now, before in zip(self._state(name), self.before[name], strict=True):
-            now.lerp_(before, 1 - ratio)
+            if ratio:
+                now.lerp_(before, 1 - ratio)
+            else:
+                now.copy_(before)  # whatever it was: infinite, or no number
 
     def _state(self, name: str) -> list[Tensor]:
         optimizer = self.optimizers[name]

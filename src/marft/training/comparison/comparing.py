@@ -27,7 +27,7 @@ from marft.training.display import Display, shown
 from marft.training.evaluation import Tolerance, eval_settings, evaluate
 from marft.training.saving import load_adapters
 from marft.training.start import check_base, resume_run, start_run
-from marft.types import Interrupted, MarftError
+from marft.types import Collapse, Interrupted, MarftError
 
 WIDE = 110  # columns of a terminal
 
@@ -88,7 +88,13 @@ def trained_cell(comparison: Comparison, name: str, seed: int, display: Display)
     budget = 1 if name == "team" else comparison.get("team", seed).tokens_generated
     config = config_of(comparison.question, name, seed=seed, budget=budget)
     run = comparison.run(name, seed)
-    summary = train(config, run, display)
+    try:
+        summary = train(config, run, display)
+    except Collapse as error:  # its own advice would make it another run than the one that is compared
+        raise Collapse(
+            f"{name}, seed {seed}: {str(error).partition(' Nothing already')[0]} Compare again in another --run, with a "
+            "lower optimizer.lr or train.on_collapse=back"
+        ) from error
     return replace(
         cell_of(name, seed, summary["after"]),
         tokens_generated=summary["tokens"]["generated"],

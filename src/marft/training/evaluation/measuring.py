@@ -10,7 +10,7 @@ from shlex import quote
 
 from marft.config import Config
 from marft.runs.directory import pretty
-from marft.runs.evaluations import RESULTS, TABLE, Evaluation, Played
+from marft.runs.evaluations import CONFIG, RESULTS, TABLE, Evaluation, Played
 from marft.runs.lock import Lock
 from marft.training.compose import Assembly
 from marft.training.display import Display, shown
@@ -41,6 +41,8 @@ def measure(config: Config, parts: Assembly, path: Path, display: Display) -> li
     """Plays what is still to be played, then writes the figures into the evaluation's folder, shows and returns them."""
     check(config)
     benchmarks = read_benchmarks(config, parts)
+    if not (path / CONFIG).is_file():
+        rehearse_on(benchmarks, config, parts, "Nothing was written: mend it, then give the command again")
     evaluation = Evaluation.begin(path, question_of(config, parts, benchmarks))
     display.say(f"evaluation in {path}; should it be stopped, the same command with --run {quote(str(path))} goes on")
     play_rest(config, parts, benchmarks, evaluation)
@@ -70,13 +72,9 @@ def play_rest(config: Config, parts: Assembly, benchmarks: Sequence[Benchmark], 
     watch = Watch(Tolerance(share=config.train.failures, remedy=goes_on), chunks)
     whole = watch.resume(evaluation)
     left = {chunk[0].benchmark for chunk in chunks[whole:]}
+    if whole:  # what goes on is rehearsed too: something may have changed
+        rehearse_on([each for each in benchmarks if each.name in left], config, parts, goes_on)
     status = parts.table.status
-    status.begin("rehearsing")
-    for benchmark in benchmarks:
-        if benchmark.name in left:  # all of them before the first is paid for
-            with seated(config, parts, benchmark.name, benchmark.env) as table:
-                tasks = list(benchmark.tasks.values())
-                rehearse(config, table, tasks, watch.tolerance, f" on {benchmark.name}")
     status.begin("evaluating", total=sum(map(len, chunks)), unit="episodes")
     status.advance(sum(map(len, chunks[:whole])))
     for name, group in groupby(chunks[whole:], key=lambda chunk: chunk[0].benchmark):
@@ -87,6 +85,15 @@ def play_rest(config: Config, parts: Assembly, benchmarks: Sequence[Benchmark], 
                 found = play_chunk(playing, chunk, benchmark.tasks, config.seed)
                 evaluation.append(found)
                 watch.played(chunk, found)
+
+
+def rehearse_on(benchmarks: Sequence[Benchmark], config: Config, parts: Assembly, remedy: str) -> None:
+    """All of them before the first is paid for."""
+    parts.table.status.begin("rehearsing")
+    for each in benchmarks:
+        with seated(config, parts, each.name, each.env) as table:
+            tolerance = Tolerance(share=config.train.failures, remedy=remedy)
+            rehearse(config, table, list(each.tasks.values()), tolerance, f" on {each.name}")
 
 
 def make_results(config: Config, played: Sequence[Played], benchmarks: Sequence[Benchmark]) -> list[Result]:
