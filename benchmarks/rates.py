@@ -115,10 +115,12 @@ def plot(out: Path) -> None:
     nano = [run for run in json.loads((out / "rates-nano.json").read_text()) if run["algorithm"] == ALGORITHMS[0]]
     real = json.loads((out / "rates-real.json").read_text())
     figure, panels = plt.subplots(1, 2, figsize=(9.6, 3.6), dpi=150)
-    titles = (f"default task, `{ALGORITHMS[0]}`, mean of seeds", "GSM8K, 0.5B reasoner → actor, one seed")
+    titles = (f"default task, {ALGORITHMS[0]}, mean of seeds", "GSM8K, 0.5B reasoner → actor, one seed")
     for axes, runs, title in zip(panels, (nano, real), titles, strict=True):
         for factor, colour in zip(FACTORS, COLOURS, strict=False):
             curves = [run["curve"] for run in runs if run["factor"] == factor]
+            if not curves:
+                continue
             means = [statistics.mean(column) for column in zip(*curves, strict=False)]
             axes.plot(range(1, len(means) + 1), means, color=colour, label=f"rate × {factor:g}", lw=1.8)
         axes.set(xlabel="iteration", ylabel="team reward", title=title, ylim=(0, None))
