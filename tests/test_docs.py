@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,10 +71,14 @@ def beside(block: Block, folder: Path) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the files of a page lie. A module of theirs may have the name of one of the tests', and gives it back."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    return tmp_path
+    ours = {name: sys.modules.pop(name) for name in ("teams",) if name in sys.modules}
+    yield tmp_path
+    sys.modules.pop("teams", None)
+    sys.modules.update(ours)
 
 
 def test_there_are_blocks_of_every_kind_and_of_no_other() -> None:

@@ -31,7 +31,9 @@ def test_as_written(tmp_path: Path) -> None:
     assert re.search(r"iteration +3/3 ", done[2].stdout)
     # and what the page says of moving things into a file
     (tmp_path / "mine.py").write_text(f"import marft\n\n{program[1].partition('TEAM = ')[0]}")
-    [words] = re.findall(r"`marft (train --resume --run runs/sums [^`]+)`", PAGE.read_text(encoding="utf-8"))
+    [words] = re.findall(
+        r"`marft (train --resume --run runs/sums [^`]+)`", " ".join(PAGE.read_text(encoding="utf-8").split())
+    )
     run(tmp_path, "-m", "marft.cli", *shlex.split(words), "train.iterations=4")
     run(tmp_path, "-m", "marft.cli", "play", "runs/sums")
 

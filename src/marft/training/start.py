@@ -126,7 +126,6 @@ def go(
         finally:
             for tracker in trainer.trackers:
                 tracker.close()
-        run.append_event("finished", trainer.position.iteration)
         watching.finished(summary)
     return summary
 

@@ -84,7 +84,9 @@ class Trainer:
                     self.save()
             self.interruption.release()
         self.evaluate("after")
-        return self.summarise(time.perf_counter() - started)
+        summary = self.summarise(time.perf_counter() - started)
+        self.run.append_event("finished", self.position.iteration)
+        return summary
 
     @property
     def finished(self) -> bool:
