@@ -48,9 +48,7 @@ class LearnerSettings:
     tokens: int  # of one pass
     entropy: float
     kl_estimator: Literal["k1", "k2", "k3"]
-    trust_region: (
-        float | None
-    )  # the most that a turn's KL from the policy that played may be, over ∛tokens; None: no limit
+    trust_region: float | None  # most KL of a turn from the policy that played, over ∛tokens; None: no limit
     factor_clip: float  # of the factor between sequential steps
     value_clip: float | None
     value_loss: Literal["mse", "huber"]
@@ -84,10 +82,11 @@ class Learner:
             return None
         work = [self.judging(batch, k, k) for k in range(len(batch.turns))]
         found = judge(work, self.settings.tokens)
-        for one, values in zip(work, found, strict=True):
-            if not values.isfinite().all():
-                raise NotFinite(str(one.span.adapter), "the value")
-        return torch.cat(found)
+        values = torch.cat(found)
+        if not values.isfinite().all():
+            first = next(one for one, own in zip(work, found, strict=True) if not own.isfinite().all())
+            raise NotFinite(str(first.span.adapter), "the value")
+        return values
 
     def final_values(self, batch: Batch) -> Tensor:
         """The value after each episode's last turn: 0 where it terminated, V(s_K) where it was cut off."""
@@ -234,7 +233,7 @@ class Learner:
 
     def _bearable_losses(self, lesson: Lesson, turns_J: Tensor) -> dict[str, float]:
         """What each critic's loss on the turns J may be: as before the update, or a constant guess's of all its returns."""
-        if lesson.values is None or lesson.estimate.returns is None:
+        if self.region.limit is None or lesson.values is None or lesson.estimate.returns is None:
             return {}
         batch, values, returns = lesson.batch, lesson.values, lesson.estimate.returns
         by_token = self.algorithm.values_at == "token"
