@@ -265,13 +265,13 @@ def estimate(team: Team, episodes: Sequence[Episode], args: Args) -> tuple[Tenso
 
 # --- losses -----------------------------------------------------------------------------------------------------------
 def policy_loss(team: Team, turns: Sequence[Turn], advantages: Sequence[Tensor], args: Args) -> Tensor:
-    """PPO's clipped loss of one agent's turns: the mean over turns of the mean over their tokens."""
+    """PPO's clipped loss of one agent's turns: the mean over all their tokens."""
     old = torch.tensor([logprob for turn in turns for logprob in turn.logprobs])
     ratio = (action_logprobs(team, turns, args.temperature) - old).exp()
     clipped = ratio.clamp(1 - args.clip_low, 1 + args.clip_high)
     flat = torch.cat(list(advantages))
     loss = -torch.minimum(ratio * flat, clipped * flat)
-    return torch.stack([own.mean() for own in loss.split([len(turn.action) for turn in turns])]).mean()
+    return loss.mean()
 
 
 def critic_loss(team: Team, turns: Sequence[Turn], returns: Sequence[Tensor]) -> Tensor:

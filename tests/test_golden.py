@@ -29,7 +29,7 @@ from marft.models.registry import NANO
 from marft.models.scoring import action_span, hidden_states
 from marft.models.team import TeamModel
 from marft.training.batch import Batch, build_batch
-from marft.training.choose import make_algorithm
+from marft.training.choose import lam_of, make_algorithm
 from marft.training.compose import CRITIC, learner_settings
 from marft.training.learner import Learner
 from marft.training.lesson import Lesson, Tally
@@ -191,9 +191,10 @@ def test_both_have_the_same_settings(golden: Golden) -> None:
     }
     assert (default.rank, default.alpha) == (config.lora.rank, config.lora.alpha)
     assert {default.temperature} == {agent.temperature for agent in config.team.agents.values()}
-    for name in ("lam", "token_gamma", "token_lam", "clip_low", "clip_high"):
+    for name in ("token_gamma", "token_lam", "clip_low", "clip_high"):
         assert getattr(default, name) == getattr(algorithm, name), name
-    assert (algorithm.aggregation, algorithm.whiten, algorithm.value_loss) == ("turn", True, "mse")
+    assert default.lam == lam_of(algorithm)
+    assert (algorithm.aggregation, algorithm.whiten, algorithm.value_loss) == ("token", True, "mse")
     assert set(golden.batch.discount_K.tolist()) == {default.gamma}
 
 

@@ -183,28 +183,37 @@ def test_the_adapted_kl_weight_by_hand(kl: float, weight: float) -> None:
     assert adapted_kl_weight(2.0, kl, 0.1) == pytest.approx(weight)
 
 
-def loss_of(value: float, target: float, old: float = 0.0, clip: float | None = None, kind: str = "mse") -> float:
+def loss_of(
+    value: float, target: float, old: float = 0.0, clip: float | None = None, delta: float | None = None
+) -> float:
     v, r, o = (torch.tensor(x, dtype=torch.float64) for x in (value, target, old))
-    return value_loss(v, r, o, clip=clip, kind="huber" if kind == "huber" else "mse").item()
+    return value_loss(v, r, o, clip=clip, huber_delta=delta).item()
 
 
 @pytest.mark.parametrize(
-    ("value", "target", "kind", "loss"),
-    [(3.0, 1.0, "mse", 2.0), (1.5, 1.0, "mse", 0.125), (3.0, 1.0, "huber", 1.5), (1.5, 1.0, "huber", 0.125)],
+    ("value", "target", "delta", "loss"),
+    [
+        (3.0, 1.0, None, 2.0),
+        (1.5, 1.0, None, 0.125),
+        (3.0, 1.0, 1.0, 1.5),
+        (1.5, 1.0, 1.0, 0.125),
+        (3.0, 1.0, 0.5, 0.875),  # ½ · (2 − ¼)
+        (3.0, 1.0, 10.0, 2.0),
+    ],
 )
-def test_value_loss_by_hand(value: float, target: float, kind: str, loss: float) -> None:
-    assert loss_of(value, target, kind=kind) == pytest.approx(loss)
+def test_value_loss_by_hand(value: float, target: float, delta: float | None, loss: float) -> None:
+    assert loss_of(value, target, delta=delta) == pytest.approx(loss)
 
 
 @few
-@given(numbers, numbers, st.sampled_from(["mse", "huber"]))
-def test_value_loss_is_symmetric(target: float, error: float, kind: str) -> None:
-    assert loss_of(target + error, target, kind=kind) == pytest.approx(loss_of(target - error, target, kind=kind))
+@given(numbers, numbers, st.sampled_from([None, 0.3, 1.0]))
+def test_value_loss_is_symmetric(target: float, error: float, delta: float | None) -> None:
+    assert loss_of(target + error, target, delta=delta) == pytest.approx(loss_of(target - error, target, delta=delta))
 
 
 def test_huber_is_smooth_where_it_turns_linear() -> None:
     values = torch.tensor([0.999, 1.001, -0.999, -1.001], dtype=torch.float64, requires_grad=True)
-    loss = value_loss(values, torch.zeros(4).double(), torch.zeros(4).double(), clip=None, kind="huber")
+    loss = value_loss(values, torch.zeros(4).double(), torch.zeros(4).double(), clip=None, huber_delta=1.0)
     (slope,) = torch.autograd.grad(loss.sum(), values)
     assert_close(slope, torch.tensor([0.999, 1.0, -0.999, -1.0]).double())
     assert_close(loss[0].detach(), loss[1].detach(), atol=0.003, rtol=0)
@@ -217,11 +226,11 @@ def test_value_clip_by_hand() -> None:
 
 
 @few
-@given(numbers, numbers, numbers, st.floats(0.01, 2), st.sampled_from(["mse", "huber"]))
-def test_value_clip_takes_the_worse(value: float, target: float, old: float, clip: float, kind: str) -> None:
+@given(numbers, numbers, numbers, st.floats(0.01, 2), st.sampled_from([None, 0.3, 1.0]))
+def test_value_clip_takes_the_worse(value: float, target: float, old: float, clip: float, delta: float | None) -> None:
     moved = old + max(-clip, min(clip, value - old))
-    expected = max(loss_of(value, target, kind=kind), loss_of(moved, target, kind=kind))
-    assert loss_of(value, target, old, clip, kind) == pytest.approx(expected)
+    expected = max(loss_of(value, target, delta=delta), loss_of(moved, target, delta=delta))
+    assert loss_of(value, target, old, clip, delta) == pytest.approx(expected)
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------
@@ -230,7 +239,7 @@ def test_weights_of_agents_with_their_own_adapters_by_hand() -> None:
     lengths, agents = torch.tensor([1, 2, 3]), torch.tensor([0, 1, 0])
     assert_close(turn_weights(lengths, agents, agents, "token"), torch.tensor([1 / 4, 1 / 2, 1 / 4]))
     assert_close(turn_weights(lengths, agents, agents, "turn"), torch.tensor([1 / 2, 1 / 2, 1 / 6]))
-    assert_close(turn_weights(lengths, agents, agents, "agent"), torch.tensor([1 / 2, 1 / 2, 1 / 6]))
+    assert_close(turn_weights(lengths, agents, agents, "agent"), torch.tensor([1 / 4, 1 / 2, 1 / 4]))
 
 
 def test_weights_of_a_shared_adapter_by_hand() -> None:
@@ -239,7 +248,7 @@ def test_weights_of_a_shared_adapter_by_hand() -> None:
     token, turn, agent = (turn_weights(lengths, agents, adapters, a) for a in ("token", "turn", "agent"))
     assert_close(token, torch.tensor([1 / 6, 1 / 6, 1 / 6, 1 / 4]))
     assert_close(turn, torch.tensor([1 / 3, 1 / 6, 1 / 9, 1 / 4]))
-    assert_close(agent, torch.tensor([1 / 4, 1 / 4, 1 / 12, 1 / 4]))  # ½ for each agent
+    assert_close(agent, torch.tensor([1 / 8, 1 / 4, 1 / 8, 1 / 4]))  # ½ for each agent
 
 
 turns = st.lists(st.tuples(st.integers(1, 30), st.integers(0, 4)), min_size=1, max_size=20)
@@ -262,20 +271,20 @@ def test_every_adapters_weights_sum_to_one(drawn: list[tuple[int, int]], aggrega
 
 @few
 @given(turns)
-def test_agents_of_a_shared_adapter_weigh_the_same_and_so_do_their_turns(drawn: list[tuple[int, int]]) -> None:
+def test_agents_of_a_shared_adapter_weigh_the_same_and_so_do_their_tokens(drawn: list[tuple[int, int]]) -> None:
     lengths, agents = (torch.tensor(column) for column in zip(*drawn, strict=True))
     adapters = ADAPTER_OF[agents]
-    turn = turn_weights(lengths, agents, adapters, "agent") * lengths
+    token = turn_weights(lengths, agents, adapters, "agent")
     for agent in agents.unique():
         own = agents == agent
         sharing = len(agents[adapters == adapters[own][0]].unique())
-        assert turn[own].sum().item() == pytest.approx(1 / sharing, abs=1e-5)
-        assert_close(turn[own], turn[own].mean().expand_as(turn[own]))
+        assert (token * lengths)[own].sum().item() == pytest.approx(1 / sharing, abs=1e-5)
+        assert_close(token[own], token[own].mean().expand_as(token[own]))
 
 
 @few
 @given(turns)
-def test_with_own_adapters_turn_and_agent_are_one(drawn: list[tuple[int, int]]) -> None:
+def test_with_own_adapters_token_and_agent_are_one(drawn: list[tuple[int, int]]) -> None:
     lengths, agents = (torch.tensor(column) for column in zip(*drawn, strict=True))
     found = turn_weights(lengths, agents, agents, "agent")
-    assert torch.equal(found, turn_weights(lengths, agents, agents, "turn"))
+    assert torch.equal(found, turn_weights(lengths, agents, agents, "token"))

@@ -140,6 +140,18 @@ def test_a_group_of_one_teaches_nothing(method: Algorithm) -> None:
     assert (found == 0).all()
 
 
+@pytest.mark.parametrize("method", [RLOO, DR_GRPO], ids=name)
+@pytest.mark.parametrize("size", [2, 3])
+def test_turns_alone_in_their_groups_are_compared_with_other_plays(method: Algorithm, size: int) -> None:
+    """As unbiased as a group: late turns of episodes of different lengths are not starved."""
+    team = policies()
+
+    def build(plays: tuple[Play, ...]) -> Experience:
+        return replace(played(plays, REWARD), group_K=torch.arange(2 * len(plays)))
+
+    assert_near(expected_step(method, team, size, build), team.gradient(team.value(REWARD)))
+
+
 def test_difference_rewards_are_unbiased() -> None:
     """Turn k replaced by a message that does not depend on what was said there: R_{-k} is a baseline."""
     team = policies()
@@ -156,8 +168,8 @@ def test_difference_rewards_are_unbiased() -> None:
 
 def test_siblings_of_a_tree_are_unbiased() -> None:
     """A trunk (a0, a1), a fork at the first turn (b0, b1) and one at the second (a0, c1): siblings are {a0, b0} and
-    {a1, c1}, turn b1 has none. Agent 0 gets the exact gradient; agent 1 gets ⅔ of it, for one of its three turns is
-    without siblings."""
+    {a1, c1}, turn b1 has none and the batch no other tree. Agent 0 gets the exact gradient; agent 1 gets ⅔ of it, for one
+    of its three turns has nobody to be compared with."""
     team = policies()
     total = torch.zeros(()).double()
     for trunk, other, last in product(PLAYS, PLAYS, (0, 1)):
@@ -169,13 +181,14 @@ def test_siblings_of_a_tree_are_unbiased() -> None:
         data = replace(
             played((trunk, other, late), REWARD),
             group_K=torch.tensor([0, 1, 0, 2, 3, 1]),
+            play_K=torch.zeros(6, dtype=torch.int64),
             reward_K=torch.tensor(credits).flatten(),
             discount_K=torch.zeros(6),
         )
         kept = torch.tensor([0, 1, 2, 3, 5])  # the late fork shares its first turn with the trunk
         data = replace(
             data, episode_K=data.episode_K[kept], agent_K=data.agent_K[kept], group_K=data.group_K[kept],
-            length_K=data.length_K[kept], reward_K=data.reward_K[kept], discount_K=data.discount_K[kept],
+            play_K=data.play_K[kept], length_K=data.length_K[kept], reward_K=data.reward_K[kept], discount_K=data.discount_K[kept],
         )  # fmt: skip
         said = torch.stack(
             [team.log_0[trunk[0]], team.log_1[trunk], team.log_0[other[0]], team.log_1[other], team.log_1[late]]

@@ -96,6 +96,39 @@ def test_turns_of_one_agent_are_compared_within_their_groups(method: Algorithm, 
     assert method.estimate(data).advantages_N.tolist() == expected
 
 
+def test_lone_turns_by_hand() -> None:
+    # agent 0 scores 1, 5 in group 0; 9, which nobody can be compared with, stands against (1 + 5)/2 of the other plays
+    data = replace(experience([[1]] * 3, [1, 5, 9]), group_K=torch.tensor([0, 0, 1]))
+    found = RLOO.estimate(data)
+    assert found.advantages_N.tolist() == [-4.0, 4.0, 6.0]
+    assert found.lone_K is not None
+    assert found.lone_K.tolist() == [False, False, True]
+    assert DR_GRPO.estimate(data).advantages_N.tolist() == [-2.0, 2.0, 6.0]
+    deviation = (32 / 3) ** 0.5  # of 1, 5, 9
+    for method in (GRPO, GSPO):
+        assert_close(method.estimate(data).advantages_N, torch.tensor([-1.0, 1.0, 6 / deviation]))
+
+
+def test_a_lone_turn_is_not_compared_with_its_own_play() -> None:
+    """Agent 0's turns 0 and 2 of one play share what either brought about: its other turn is no baseline."""
+    data = replace(experience([[1, 1, 1], [1, 1]], [1, 5]), group_K=torch.arange(5))
+    assert RLOO.estimate(data).advantages_N.tolist() == [-4.0, -4.0, -4.0, 4.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    "method", [GRPO, GSPO, REINFORCE_PP, replace(TOKEN, whiten=True), replace(ACTION, whiten=True)], ids=name
+)
+def test_scores_that_differ_by_rounding_alone_teach_nothing(method: Algorithm) -> None:
+    layout = [[2, 1], [1, 2], [1, 1]]
+    penalty, values = 0.01 * torch.linspace(-1, 1, 8), critic_values(method, layout, 0)
+    equal, different = ((3 * [1.0]), [1.0, 0.0, 1.0])
+    quiet = method.estimate(replace(experience(layout, equal, values, penalty=penalty), noise=0.3))
+    assert quiet.advantages_N.abs().max() < 0.1
+    loud = method.estimate(experience(layout, equal, values, penalty=penalty))
+    assert loud.advantages_N.abs().max() > 0.1 or method.values_at is not None
+    assert method.estimate(replace(experience(layout, different, values), noise=0.3)).advantages_N.abs().max() > 0.3
+
+
 def test_reinforce_pp_by_hand() -> None:
     # agent 0 has all turns 0 and 2, whatever their groups: scores 1, 1, 0, 0 → ±1; agent 1 has 1, 0 → ±1
     data = experience([[1, 2, 1], [1, 1, 1]], [1, 0])
@@ -109,6 +142,16 @@ def test_rae_by_hand() -> None:
     assert found.advantages_N.tolist() == [0.75, 0.75, 1.5, -0.25, 0.5, 0.5]
     assert found.baseline_A is not None
     assert found.baseline_A.tolist() == [0.3125, -0.25]
+
+
+def test_the_first_baseline_of_rae_is_the_first_batch_s_mean() -> None:
+    # agent 0 has none yet: ½, the mean of its scores 1 and 0; agent 1 has −½
+    data = replace(experience([[2, 1], [1, 2]], [1, 0]), baseline_A=torch.tensor([math.nan, -0.5, math.nan]))
+    found = RAE.estimate(data)
+    assert found.advantages_N.tolist() == [0.5, 0.5, 1.5, -0.5, 0.5, 0.5]
+    assert found.baseline_A is not None
+    assert found.baseline_A.tolist()[:2] == [0.5, -0.25]
+    assert found.baseline_A.isnan().tolist() == [False, False, True]  # who has not acted has none
 
 
 @pytest.mark.parametrize("method", [replace(TOKEN, whiten=True), replace(ACTION, whiten=True)], ids=["token", "action"])
@@ -299,14 +342,28 @@ def test_an_agents_loss_depends_on_its_own_turns_only(method: Algorithm, lengths
 
 @pytest.mark.parametrize(("normalise", "power"), [("sum", 0.6), ("token", 0.2), ("word", 0.3)])
 def test_marft_action_loss_by_hand(normalise: str, power: float) -> None:
-    # one turn of 3 tokens and 2 words whose log-ratios sum to 0.6; A = 1, ε_high = 1: the loss is −ρ = −e^{0.6 / n}
+    # one turn of 3 tokens and 2 words whose log-ratios sum to 0.6; A = 1, ε_high = 1: the loss is −n/3 · e^{0.6 / n}
     method = replace(ACTION, normalise=normalise, clip_high=1.0)  # type: ignore[arg-type]
     found = method.surrogate(
         torch.tensor([0.1, 0.2, 0.3]), torch.zeros(3), torch.ones(3), torch.full((3,), 1 / 3),
         torch.zeros(3, dtype=torch.int64), torch.tensor([2]),
     )  # fmt: skip
-    assert found.loss.item() == pytest.approx(-math.exp(power))
+    assert found.loss.item() == pytest.approx(-0.6 / power / 3 * math.exp(power))
     assert found.clipped_N.tolist() == [False] * 3
+
+
+@pytest.mark.parametrize("normalise", ["sum", "token", "word"])
+@pytest.mark.parametrize("aggregation", ["token", "turn", "agent"])
+def test_at_a_ratio_of_one_every_token_pulls_with_its_own_weight(normalise: str, aggregation: str) -> None:
+    """What the ratio is divided by decides what is clipped, and not how turns add up."""
+    method = replace(ACTION, normalise=normalise, aggregation=aggregation)  # type: ignore[arg-type]
+    length, agent = torch.tensor([2, 5, 1]), torch.tensor([0, 1, 0])
+    turn = torch.repeat_interleave(torch.arange(3), length)
+    weight, advantages = method.weights(length, agent, agent)[turn], torch.tensor([1.0, -2.0, 0.5])[turn]
+    new = torch.zeros(8, requires_grad=True)
+    found = method.surrogate(new, torch.zeros(8), advantages, weight, turn, torch.tensor([1, 3, 0]))
+    (slope,) = torch.autograd.grad(found.loss, new)
+    assert_close(slope, -advantages * weight)
 
 
 @at_turns
@@ -356,8 +413,8 @@ def test_weights_of_a_method_by_hand(method: Algorithm) -> None:
     assert_close(method.weights(torch.tensor([1, 2, 3]), agents, agents), torch.tensor([1 / 2, 1 / 2, 1 / 6]))
 
 
-@at_tokens
-def test_token_aggregation_reaches_the_weights(method: TokenMethod) -> None:
+@every_method
+def test_token_aggregation_reaches_the_weights(method: TokenMethod | ActionMethod) -> None:
     agents = torch.tensor([0, 1, 0])
     found = replace(method, aggregation="token").weights(torch.tensor([1, 2, 3]), agents, agents)
     assert_close(found, torch.tensor([1 / 4, 1 / 2, 1 / 4]))
@@ -365,8 +422,8 @@ def test_token_aggregation_reaches_the_weights(method: TokenMethod) -> None:
 
 @every_method
 def test_agents_that_share_an_adapter_reach_the_weights(method: TokenMethod | ActionMethod) -> None:
-    # agent 0 has two of the three turns: by turn it weighs ⅔, by agent ½
+    # agent 0 has two of the three turns and 4 of the 6 tokens: by turn it weighs ⅔, by agent ½
     lengths, agents, shared = torch.tensor([1, 2, 3]), torch.tensor([0, 1, 0]), torch.zeros(3, dtype=torch.int64)
     assert_close(method.weights(lengths, agents, shared), torch.tensor([1 / 3, 1 / 6, 1 / 9]))
     by_agent = replace(method, aggregation="agent")
-    assert_close(by_agent.weights(lengths, agents, shared), torch.tensor([1 / 4, 1 / 4, 1 / 12]))
+    assert_close(by_agent.weights(lengths, agents, shared), torch.tensor([1 / 8, 1 / 4, 1 / 8]))

@@ -191,11 +191,16 @@ LEARNING = [
     refusal("algorithm.kl=0.1 & algorithm.kl.estimator=k1", "algorithm.kl.estimator", "so it does nothing; use k2, k3",
             "algorithm.kl=0.1 & algorithm.kl.estimator=k1 & algorithm.kl.where=reward", "algorithm.kl.estimator=k3"),
     refusal("algorithm=grpo & algorithm.kl={weight: 0, where: reward}", "algorithm.kl.weight", "give a weight or drop them"),
+    *(refusal(f"{credit} & algorithm.lam=1.0", "algorithm.lam", "turns are not chained, and it would be ignored",
+              credit, f"{credit} & algorithm.lam=null", "algorithm.lam=1.0")
+      for credit in ("credit=difference", "credit=tree", "credit.name=per_step & credit.gamma=0")),
+    refusal("algorithm.huber_delta=2", "algorithm.huber_delta", "mse would ignore it; drop it or say algorithm.value_loss=huber",
+            "algorithm.huber_delta=2 & algorithm.value_loss=huber"),
     *(refusal(f"schedule={mode} & schedule.interval=2", "schedule.interval", f"{mode} would ignore it, only alternate has it",
               "schedule=alternate & schedule.interval=2")
       for mode in ("joint", "sequential", "resample")),
-    *(refusal(f"schedule={mode} & schedule.clip=0.1", "schedule.clip", f"{mode} would ignore it, only sequential has it",
-              "schedule=sequential & schedule.clip=0.1")
+    *(refusal(f"schedule={mode} & schedule.clip=3", "schedule.clip", f"{mode} would ignore it, only sequential has it",
+              "schedule=sequential & schedule.clip=3")
       for mode in ("joint", "alternate", "resample")),
     *(refusal(f"schedule={mode} & {given}", "schedule.mode", f"{mode} orders several adapters and only one is trained; use joint",
               given, f"schedule={mode}")

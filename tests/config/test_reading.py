@@ -12,6 +12,7 @@ from mistakes import DUO, mistake, read
 
 from marft.config import (
     GrpoConfig,
+    MarftActionConfig,
     MarftTokenConfig,
     load_config,
     merge,
@@ -158,14 +159,15 @@ def test_another_weight_leaves_the_kl_as_it_is() -> None:
     assert (kl.weight, kl.where) == (0.2, "reward")
 
 
-def test_another_algorithm_drops_the_old_ones_settings() -> None:
-    base = {**DUO, "algorithm": {"name": "marft-token", "token_lam": 0.9, "clip_low": 0.3}}
-    config = parse(merge(base, ["algorithm=grpo"]))
-    assert config.algorithm == GrpoConfig(name="grpo")
+def test_another_algorithm_keeps_of_the_old_ones_settings_what_it_has_too() -> None:
+    base = {**DUO, "algorithm": {"name": "marft-token", "lam": 1.0, "token_lam": 0.9, "clip_low": 0.3}}
+    assert parse(merge(base, ["algorithm=grpo"])).algorithm == GrpoConfig(name="grpo", clip_low=0.3)
+    action = parse(merge(base, ["algorithm=marft-action", "algorithm.clip_low=0.1"])).algorithm
+    assert action == MarftActionConfig(name="marft-action", lam=1.0, clip_low=0.1)
     kept = parse(merge(base, ["algorithm=marft-token", "algorithm.token_gamma=0.5"])).algorithm
-    assert kept == MarftTokenConfig(name="marft-token", token_lam=0.9, clip_low=0.3, token_gamma=0.5)
+    assert kept == MarftTokenConfig(name="marft-token", lam=1.0, token_lam=0.9, clip_low=0.3, token_gamma=0.5)
     assert parse(merge_settings(base, {"algorithm": {"name": "grpo", "std_floor": 0.1}})).algorithm == GrpoConfig(
-        name="grpo", std_floor=0.1
+        name="grpo", std_floor=0.1, clip_low=0.3
     )
 
 

@@ -88,7 +88,7 @@ credits = st.one_of(
 schedules = st.one_of(
     st.sampled_from(["joint", "alternate", "sequential", "resample"]),
     st.builds(lambda n: {"mode": "alternate", "interval": n}, st.integers(1, 9)),
-    st.builds(lambda clip: {"mode": "sequential", "clip": clip}, fractions),
+    st.builds(lambda clip: {"mode": "sequential", "clip": clip}, st.floats(1.01, 100)),
 )
 critics = some(mode=st.sampled_from(["shared", "per_agent"]), lr=positive, warmup=st.integers(0, 19))
 

@@ -133,6 +133,8 @@ class Dice:
 
 def config_of(match: Match, credit: Mapping[str, Any], algorithm: Mapping[str, Any], samples: int) -> Config:
     agents = {"ann": {"prompt": "ann"}, "bob": {"prompt": "bob", "sees": ["ann"] if match.hears else []}}
+    unchained = credit["name"] in ("difference", "tree")  # where λ has no meaning
+    algorithm = {key: value for key, value in algorithm.items() if key != "lam" or not unchained}
     return parse({"team": {"agents": agents}, "credit": credit, "algorithm": algorithm, "train": {"samples": samples}})
 
 
@@ -236,6 +238,7 @@ def judge(match: Match, config: Config, ways: Sequence[Dealt], *, wrong_by: floa
         episode_K=torch.cat([batch.episode_K + first for batch, first in zip(batches, firsts, strict=True)]),
         agent_K=agent_K,
         group_K=group_K,
+        play_K=torch.cat([batch.play_K + first for batch, first in zip(batches, firsts, strict=True)]),
         length_K=length_K,
         reward_K=torch.cat([batch.reward_K for batch in batches]),
         discount_K=torch.cat([batch.discount_K for batch in batches]),

@@ -159,8 +159,8 @@ def make_batch(
 def make_learner(members: Sequence[Member], algorithm: Algorithm = TOKEN, **changes: Any) -> Learner:
     names = dict.fromkeys([*(m.adapter for m in members), *(m.critic for m in members if m.critic)])
     settings = LearnerSettings(
-        lr=dict.fromkeys(names, 1e-3), weight_decay=0.1, grad_clip=1.0, epochs=1, minibatches=1, tokens=8192,
-        entropy=0.0, kl_estimator="k3", trust_region=None, factor_clip=0.2, value_clip=None, value_loss="mse",
+        lr=dict.fromkeys(names, 1e-3), weight_decay=0.1, eps=1e-8, grad_clip=1.0, epochs=1, minibatches=1, tokens=8192,
+        entropy=0.0, kl_estimator="k3", trust_region=None, kl_stop=None, factor_clip=1.2, value_clip=None, huber_delta=None,
     )  # fmt: skip
     return Learner(members, algorithm, replace(settings, **changes))
 

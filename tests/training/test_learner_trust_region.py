@@ -124,12 +124,27 @@ def test_agents_that_share_an_adapter_are_held_together() -> None:
     assert done.statistics["planner"]["kept"] == done.statistics["solver"]["kept"] < 1
 
 
+def test_a_kl_past_which_no_more_steps_are_taken() -> None:
+    """Without a trust region nothing is taken back: the step that passed it stays, and is the last."""
+
+    def steps(kl_stop: float | None) -> dict[str, float]:
+        members = seat(make_team(critics=()), critic=None)
+        batch = make_batch(members, episodes(members))
+        learner = make_learner(members, GRPO, epochs=4, kl_stop=kl_stop, lr=dict.fromkeys(DUO, 0.01))
+        done = update(learner, lesson_of(learner, batch))
+        return {name: done.statistics[name]["steps"] for name in DUO}
+
+    assert steps(None) == dict.fromkeys(DUO, 4)
+    assert steps(1e9) == dict.fromkeys(DUO, 4)
+    assert steps(1e-6) == dict.fromkeys(DUO, 1)
+
+
 def test_a_step_that_was_shortened_is_the_next_agent_s_world_in_a_sequential_update() -> None:
     """The factor between agents is that of the policy which holds, not of the one that was taken back."""
     _, learner, lesson = hasty()
     done = update(learner, lesson, (frozenset({"planner"}), frozenset({"solver"})))
     assert done.factor_E is not None
-    assert (done.factor_E - 1).abs().max() < 0.1
+    assert (done.factor_E - 1).abs().max() < 0.19  # with the clip of these tests 1.2 is the most
     _, free, lesson = hasty(limit=None)
     wild = update(free, lesson, (frozenset({"planner"}), frozenset({"solver"}))).factor_E
     assert wild is not None

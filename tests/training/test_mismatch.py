@@ -13,7 +13,7 @@ from lessons import GRPO, episodes, joint, lesson_of, make_batch, make_learner, 
 from quick import trainer_of
 
 from marft.algorithms.experience import Estimate
-from marft.training.mismatch import Mismatch, compare, find_mismatch, over_plays
+from marft.training.mismatch import Mismatch, find_mismatch, over_plays
 from marft.training.records import iteration_row
 from marft.training.trainer import Trainer
 from marft.types import Episode
@@ -23,7 +23,7 @@ RATIOS = torch.tensor([1.25, 0.5, 4.0, 1.0])  # π/μ of four tokens
 
 def compared(correction: float | None) -> Mismatch:
     batch = replace(make_batch([], []), old_N=torch.tensor([-1.0, -2.0, -3.0, -0.5]))
-    return compare(batch, batch.old_N + RATIOS.log(), correction)
+    return find_mismatch(batch, batch.old_N + RATIOS.log(), correction)
 
 
 def test_figures_by_hand() -> None:
@@ -66,7 +66,8 @@ def test_the_learner_s_own_log_probs_are_found_again(tokens: int) -> None:
     members = seat(make_team(), temperature=0.7)
     batch = make_batch(members, episodes(members))
     off_N = torch.linspace(-0.5, 0.5, len(batch.old_N))
-    found = find_mismatch(replace(batch, old_N=batch.old_N - off_N), tokens=tokens, correction=1e6)
+    own_N = make_learner(members, tokens=tokens).logprobs(batch)
+    found = find_mismatch(replace(batch, old_N=batch.old_N - off_N), own_N, 1e6)
     assert torch.allclose(found.batch.old_N, batch.old_N, atol=1e-5)
     assert found.weight_N is not None
     assert torch.allclose(found.weight_N, off_N.exp(), rtol=1e-4)
@@ -81,9 +82,8 @@ def test_a_correction_without_limit_is_the_importance_weighted_gradient() -> Non
         learner = make_learner(members, wide)
         batch = make_batch(members, episodes(members))
         torch.manual_seed(0)
-        found = find_mismatch(
-            replace(batch, old_N=batch.old_N + 0.5 * torch.randn(len(batch.old_N))), tokens=8192, correction=correction
-        )
+        drawn = replace(batch, old_N=batch.old_N + 0.5 * torch.randn(len(batch.old_N)))
+        found = find_mismatch(drawn, learner.logprobs(batch), correction)
         lesson = lesson_of(learner, found.batch, advantages=torch.randn(len(batch.old_N)))
         lesson = replace(lesson, estimate=found.corrected(lesson.estimate))
         learner._accumulate(lesson, torch.ones(len(batch.episodes)), torch.arange(len(batch.turns)), joint(learner)[0])

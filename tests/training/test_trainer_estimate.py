@@ -84,6 +84,25 @@ def test_a_kl_in_the_reward_is_taken_off_every_token_s(kind: str, make: Callable
     assert lesson.kl_weight_A.tolist() == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("algorithm", ["grpo", "gspo", "reinforce++", "marft-token", "marft-action", "rloo"])
+def test_where_an_engine_rounds_otherwise_nothing_is_learnt_from_that(algorithm: str, tmp_path: Path) -> None:
+    """Untrained adapters, so the KL is 0, and equal rewards: what is left are the engine's log-probs, off as in bfloat16."""
+    kl = {"weight": 0.5, "estimator": "k1", "where": "reward"}
+    trainer = trainer_of(tmp_path / "run", algorithm={"name": algorithm, "kl": kl})
+    g = torch.Generator().manual_seed(0)
+
+    def rounded(turn: Turn) -> Turn:
+        logprobs = [x + 0.02 * float(torch.randn((), generator=g)) for x in turn.completion.logprobs]
+        return replace(turn, completion=replace(turn.completion, logprobs=tuple(logprobs)))
+
+    episodes = [
+        replace(episode, turns=tuple(map(rounded, episode.turns)), reward=replace(episode.reward, team=1.0, turns={}))
+        for episode in trainer.source.collect(trainer.position, 0)
+    ]
+    batch = trainer.batch_of(episodes)
+    assert trainer.estimate(batch).estimate.advantages_N.abs().max() < 0.02
+
+
 def test_a_kl_in_the_loss_leaves_the_reward_alone(make: Callable[..., Trainer]) -> None:
     trainer = make(algorithm={"name": "dr_grpo", "kl": {"weight": 0.5, "target": 0.1}})
     trainer.position = replace(trainer.position, kl_weights={"bob": 2.0})
@@ -142,11 +161,11 @@ def test_baselines_are_used_before_they_move(make: Callable[..., Trainer]) -> No
     assert trainer.position.baselines == pytest.approx({name: 0.75 * b + 0.25 * average for name, b in known.items()})
 
 
-def test_baselines_begin_at_nothing(make: Callable[..., Trainer]) -> None:
+def test_baselines_begin_at_the_first_batch_s_mean(make: Callable[..., Trainer]) -> None:
     trainer = make(algorithm={"name": "rae", "decay": 0.75})
     done = trainer.play_and_learn(0, trainer.plays()[0])
     average = mean(episode.reward.team for episode in done.episodes)
-    assert trainer.position.baselines == pytest.approx(dict.fromkeys(("ann", "bob"), 0.25 * average))
+    assert trainer.position.baselines == pytest.approx(dict.fromkeys(("ann", "bob"), average))
 
 
 # --- whose turn it is -------------------------------------------------------------------------------------------------

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from marft.algorithms.experience import Surrogate
-from marft.algorithms.losses import action_ratio, clipped_surrogate, is_clipped, sum_by_turn, turn_weights
+from marft.algorithms.losses import (
+    Aggregation,
+    action_ratio,
+    clipped_surrogate,
+    is_clipped,
+    sum_by_turn,
+    turn_weights,
+)
 
 Normalise = Literal["sum", "token", "word"]
 
@@ -20,7 +27,7 @@ class ActionLevel:
     clip_low: float
     clip_high: float
     dual_clip: float | None
-    aggregation: Literal["turn", "agent"]
+    aggregation: Aggregation
     normalise: Normalise
 
     def weights(self, length_K: Tensor, agent_K: Tensor, adapter_K: Tensor) -> Tensor:
@@ -29,11 +36,14 @@ class ActionLevel:
     def surrogate(
         self, logprobs_N: Tensor, old_N: Tensor, advantages_N: Tensor, weight_N: Tensor, turn_N: Tensor, words_K: Tensor
     ) -> Surrogate:
-        """A turn's weight is the sum of its tokens' weights; its advantage is the mean of its tokens'."""
+        """A turn's advantage is the mean of its tokens', its weight is n_k times their mean weight: at a ratio of 1 every
+        token then pulls with its own weight, whatever the ratio is divided by."""
         tokens = sum_by_turn(torch.ones_like(logprobs_N), turn_N, len(words_K))
         divisor = {"sum": torch.ones_like(tokens), "token": tokens, "word": words_K.clamp(min=1).to(tokens)}
-        ratio = action_ratio(logprobs_N - old_N, turn_N, divisor[self.normalise])
+        n_K = divisor[self.normalise]
+        ratio = action_ratio(logprobs_N - old_N, turn_N, n_K)
         advantages = sum_by_turn(advantages_N, turn_N, len(words_K)) / tokens
         loss = clipped_surrogate(ratio, advantages, low=self.clip_low, high=self.clip_high, dual=self.dual_clip)
         clipped = is_clipped(ratio, advantages, low=self.clip_low, high=self.clip_high, dual=self.dual_clip)
-        return Surrogate(loss=(loss * sum_by_turn(weight_N, turn_N, len(words_K))).sum(), clipped_N=clipped[turn_N])
+        weight = n_K * sum_by_turn(weight_N, turn_N, len(words_K)) / tokens
+        return Surrogate(loss=(loss * weight).sum(), clipped_N=clipped[turn_N])

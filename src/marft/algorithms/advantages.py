@@ -105,26 +105,45 @@ def leave_one_out(scores_N: Tensor, groups_N: Tensor) -> Tensor:
     return (distance * stretch[group]).to(scores_N)
 
 
+def less_other_plays(scores_K: Tensor, agents_K: Tensor, plays_K: Tensor) -> Tensor:
+    """A_k = c_k − the mean of the agent's scores in other plays of the batch; 0 where it has none.
+
+    Scores of the same play are left out: they may be what this very turn brought about.
+    """
+    scores = scores_K.double()
+    _, agent = agents_K.unique(return_inverse=True)
+    _, own = torch.stack([agents_K, plays_K]).unique(dim=1, return_inverse=True)
+    of_agent, of_play = (sums[index] for sums, index in ((sums_by(scores, agent), agent), (sums_by(scores, own), own)))
+    count = (torch.bincount(agent)[agent] - torch.bincount(own)[own]).double()
+    return torch.where(count > 0, scores - (of_agent - of_play) / count.clamp(min=1), 0.0).to(scores_K)
+
+
+def sums_by(x_N: Tensor, group_N: Tensor) -> Tensor:
+    """The sum of each group; groups are numbered from 0."""
+    return x_N.new_zeros(int(group_N.max()) + 1).index_add_(0, group_N, x_N)
+
+
 def running_baseline(scores_K: Tensor, agents_K: Tensor, baseline_A: Tensor, *, decay: float) -> tuple[Tensor, Tensor]:
     """A = c − b of the turn's agent, and the baselines for the next batch (RAE, SPIRAL, arXiv 2506.24119).
 
     b ← decay · b + (1 − decay) · the mean of the agent's scores; an agent without scores keeps its own. Advantages use
-    the baselines from before the batch, so its order does not matter and no score is compared with itself.
+    the baselines from before the batch, so its order does not matter and no score is compared with itself. An agent's
+    first baseline (NaN before) is the mean of its first batch: from 0, all that earns something would be reinforced.
     """
-    old_K = baseline_A[agents_K]
     mean_K = group_mean(scores_K.double(), agents_K)
+    old_K = torch.where(baseline_A[agents_K].isnan(), mean_K, baseline_A[agents_K].double())
     following_A = baseline_A.clone()
     following_A[agents_K] = (decay * old_K + (1 - decay) * mean_K).to(baseline_A)
     return scores_K - old_K.to(scores_K), following_A
 
 
-def whiten(advantages_N: Tensor, agents_N: Tensor, scores_N: Tensor | None = None) -> Tensor:
+def whiten(advantages_N: Tensor, agents_N: Tensor, scores_N: Tensor | None = None, *, noise: float = 0.0) -> Tensor:
     """(A − mean) / max(σ_A, σ_A² / σ_c) for each agent over its own entries, zeros included; σ_c is the deviation of the
     scores that the advantages come from (None: they are the scores).
 
     Advantages that spread further than the scores they come from are mostly the critic's own errors. Dividing by σ_A alone
     would blow them up to full size, most of all where no score differs and nothing can be learnt: there they become 0.
-    With σ_A ≤ σ_c it is the usual mean 0 and deviation 1.
+    With σ_A ≤ σ_c it is the usual mean 0 and deviation 1. Scores that differ by no more than `noise` do not differ.
     """
     whitened = torch.zeros_like(advantages_N)
     for agent in agents_N.unique():
@@ -132,7 +151,7 @@ def whiten(advantages_N: Tensor, agents_N: Tensor, scores_N: Tensor | None = Non
         entries = advantages_N[own].double()
         deviation = spread_of(entries)
         spread = deviation if scores_N is None else spread_of(scores_N[own].double())
-        if deviation and spread:
+        if deviation and spread > noise:
             whitened[own] = ((entries - entries.mean()) / max(deviation, deviation**2 / spread)).to(whitened)
     return whitened
 

@@ -1,7 +1,7 @@
 """Dr. GRPO: scores less their group's mean, not divided by the deviation (arXiv 2503.20783).
 
-The division would weigh tasks that are nearly solved or nearly hopeless more than the others. The paper's loss, a sum
-over tokens with one constant, is nearest with `aggregation="token"`: long turns are not favoured when they are wrong.
+The division would weigh tasks that are nearly solved or nearly hopeless more than the others. The paper's loss is a sum
+over tokens with one constant, which `aggregation="token"` is.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from marft.algorithms.advantages import centred
 from marft.algorithms.experience import Estimate, Experience, ValuesAt
+from marft.algorithms.grouped import estimate_from_groups
 from marft.algorithms.token_level import TokenLevel
 
 
@@ -18,5 +19,4 @@ class DrGrpo(TokenLevel):
     values_at: ValuesAt | None = None
 
     def estimate(self, experience: Experience) -> Estimate:
-        advantages = centred(experience.score_K, experience.group_K)
-        return Estimate(advantages_N=advantages[experience.turn_N])
+        return estimate_from_groups(experience, centred(experience.score_K, experience.group_K))

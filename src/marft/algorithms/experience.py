@@ -27,13 +27,15 @@ class Experience:
     episode_K: Tensor  # ascending
     agent_K: Tensor
     group_K: Tensor  # equal numbers: turns that are compared (same task, agent and which of its turns; or siblings)
+    play_K: Tensor  # equal numbers: turns whose scores hang together (of one episode; of one task's tree)
     length_K: Tensor  # tokens
     reward_K: Tensor  # r_k, earned on the turn's last token
     discount_K: Tensor  # to the episode's next turn in the batch or past its end: γ to the turns between; 0: unchained
     final_E: Tensor  # value after the last turn: 0 where the episode terminated
     values: Tensor | None  # [N] or [K]
     penalty_N: Tensor | None = None  # taken off the reward of each token (KL in the reward)
-    baseline_A: Tensor | None = None  # running baseline of each agent, for `rae`
+    noise: float = 0.0  # how far scores may differ by rounding alone
+    baseline_A: Tensor | None = None  # running baseline of each agent, for `rae`; NaN: none yet
 
     @property
     def turn_N(self) -> Tensor:
@@ -69,11 +71,13 @@ class Experience:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """Advantages of all tokens [N] (equal inside a turn where the algorithm works on turns), what the critic should
-    have said ([N] or [K] like its values), and the agents' running baselines after this batch."""
+    have said ([N] or [K] like its values), the agents' running baselines after this batch, and which turns had nobody in
+    their group to be compared with."""
 
     advantages_N: Tensor
     returns: Tensor | None = None
     baseline_A: Tensor | None = None
+    lone_K: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

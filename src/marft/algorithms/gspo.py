@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from marft.algorithms.action_level import ActionLevel, Normalise
 from marft.algorithms.advantages import group_relative
 from marft.algorithms.experience import Estimate, Experience, ValuesAt
+from marft.algorithms.grouped import estimate_from_groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,5 +17,6 @@ class Gspo(ActionLevel):
     values_at: ValuesAt | None = None
 
     def estimate(self, experience: Experience) -> Estimate:
-        advantages = group_relative(experience.score_K, experience.group_K, std_floor=self.std_floor)
-        return Estimate(advantages_N=advantages[experience.turn_N])
+        floor = max(self.std_floor, experience.noise)
+        relative_K = group_relative(experience.score_K, experience.group_K, std_floor=floor)
+        return estimate_from_groups(experience, relative_K, std_floor=floor)

@@ -82,17 +82,18 @@ def adapted_kl_weight(weight: float, kl: float, target: float) -> float:
 
 
 def value_loss(
-    values: Tensor, returns: Tensor, old_values: Tensor, *, clip: float | None, kind: Literal["mse", "huber"]
+    values: Tensor, returns: Tensor, old_values: Tensor, *, clip: float | None, huber_delta: float | None
 ) -> Tensor:
-    """½(V − R)² or its Huber form (|V − R| beyond 1), per entry; with `clip`, the worse of it and the one whose value
-    moved at most `clip` from the old."""
+    """½(V − R)², or its Huber form, δ(|V − R| − ½δ) beyond δ, per entry; with `clip`, the worse of it and the one whose
+    value moved at most `clip` from the old."""
 
     def error(v: Tensor) -> Tensor:
         difference = v - returns
-        if kind == "mse":
-            return 0.5 * difference.square()
+        square = 0.5 * difference.square()
+        if huber_delta is None:
+            return square
         size = difference.abs()
-        return torch.where(size <= 1, 0.5 * difference.square(), size - 0.5)
+        return torch.where(size <= huber_delta, square, huber_delta * (size - 0.5 * huber_delta))
 
     if clip is None:
         return error(values)
@@ -102,18 +103,20 @@ def value_loss(
 def turn_weights(lengths_K: Tensor, agents_K: Tensor, adapters_K: Tensor, aggregation: Aggregation) -> Tensor:
     """The weight of each token of turn k, such that every adapter's weights sum to 1 over its own tokens.
 
-    `token`: a mean over the adapter's tokens; `turn`: a mean over its turns of the mean over their tokens; `agent`: a
-    mean over the agents that share it of each one's mean over turns, which is `turn` for an agent with its own adapter.
+    `token`: a mean over the adapter's tokens; `agent`: a mean over the agents that share it of each one's mean over its
+    tokens, which is `token` for an agent with its own adapter. All tokens of an agent weigh the same, so the expected
+    step is the policy gradient whatever baseline is taken off (as the sum over a constant of Dr. GRPO, arXiv 2503.20783).
+    `turn`: a mean over turns of the mean over their tokens, as GRPO was published. A token's weight depends on the length
+    of its own turn, so a baseline does not cancel, and short turns are favoured where advantages are mostly positive.
     """
-    lengths = lengths_K.float()
     _, adapter_K = adapters_K.unique(return_inverse=True)
     match aggregation:
         case "token":
             return 1 / torch.bincount(adapter_K, weights=lengths_K.double()).float()[adapter_K]
         case "turn":
-            return 1 / (lengths * torch.bincount(adapter_K)[adapter_K])
+            return 1 / (lengths_K.float() * torch.bincount(adapter_K)[adapter_K])
         case "agent":
             agents, agent_K = agents_K.unique(return_inverse=True)
             adapter_A = torch.zeros_like(agents).scatter_(0, agent_K, adapter_K)
             sharing_K = torch.bincount(adapter_A)[adapter_K]
-            return 1 / (lengths * torch.bincount(agent_K)[agent_K] * sharing_K)
+            return 1 / (torch.bincount(agent_K, weights=lengths_K.double()).float()[agent_K] * sharing_K)

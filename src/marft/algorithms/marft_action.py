@@ -25,5 +25,5 @@ class MarftAction(ActionLevel):
         advantages = action_gae(rewards, values, discount, mask, experience.final_E, lam=self.lam)[episode_K, column]
         returns = advantages + experience.values
         if self.whiten:
-            advantages = whiten(advantages, experience.agent_K, experience.score_K)
+            advantages = whiten(advantages, experience.agent_K, experience.score_K, noise=experience.noise)
         return Estimate(advantages_N=advantages[experience.turn_N], returns=returns)

@@ -32,5 +32,6 @@ class MarftToken(TokenLevel):
         )[episode_N, column]  # fmt: skip
         returns = advantages + experience.values
         if self.whiten:
-            advantages = whiten(advantages, experience.agent_K[turn_N], experience.score_K[turn_N])
+            agent_N, score_N = experience.agent_K[turn_N], experience.score_K[turn_N]
+            advantages = whiten(advantages, agent_N, score_N, noise=experience.noise)
         return Estimate(advantages_N=advantages, returns=returns)

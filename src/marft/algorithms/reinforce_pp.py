@@ -17,5 +17,5 @@ class ReinforcePP(TokenLevel):
     values_at: ValuesAt | None = None
 
     def estimate(self, experience: Experience) -> Estimate:
-        advantages = whiten(experience.score_K, experience.agent_K)
+        advantages = whiten(experience.score_K, experience.agent_K, noise=experience.noise)
         return Estimate(advantages_N=advantages[experience.turn_N])

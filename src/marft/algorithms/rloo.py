@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from marft.algorithms.advantages import leave_one_out
 from marft.algorithms.experience import Estimate, Experience, ValuesAt
+from marft.algorithms.grouped import estimate_from_groups
 from marft.algorithms.token_level import TokenLevel
 
 
@@ -14,5 +15,4 @@ class Rloo(TokenLevel):
     values_at: ValuesAt | None = None
 
     def estimate(self, experience: Experience) -> Estimate:
-        advantages = leave_one_out(experience.score_K, experience.group_K)
-        return Estimate(advantages_N=advantages[experience.turn_N])
+        return estimate_from_groups(experience, leave_one_out(experience.score_K, experience.group_K))

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, model_validator
 from marft.config.section import Section
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
-TokenAggregation = Literal["token", "turn", "agent"]
+Aggregation = Literal["token", "turn", "agent"]
 
 
 # --- credit ----------------------------------------------------------------------------------------------------------
@@ -74,28 +74,38 @@ class KlConfig(Section):
 class ClippedConfig(Section):
     """What every clipped-surrogate algorithm has."""
 
+    aggregation: Aggregation = "token"
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
     clip_high: Annotated[float, Field(gt=0)] = 0.2
     dual_clip: Annotated[float, Field(gt=1)] | None = None
     entropy: Annotated[float, Field(ge=0)] = 0.0
     kl: KlConfig = KlConfig()
     trust_region: Annotated[float, Field(gt=0)] | None = 0.4  # most KL of an update, of a turn, over ∛tokens
+    kl_stop: Annotated[float, Field(gt=0)] | None = (
+        None  # KL a token past which an agent takes no more steps on a batch
+    )
 
 
 class GaeConfig(ClippedConfig):
     """Advantages from a critic's values."""
 
-    lam: Fraction = 0.95
+    lam: Fraction | None = None  # None: 0.95
     whiten: bool = True
     value_clip: Annotated[float, Field(gt=0)] | None = None
     value_loss: Literal["mse", "huber"] = "mse"
+    huber_delta: Annotated[float, Field(gt=0)] | None = None  # error past which it grows linearly; None: 1
+
+    @model_validator(mode="after")
+    def check(self) -> GaeConfig:
+        if self.huber_delta is not None and self.value_loss != "huber":
+            raise ValueError("huber_delta: mse would ignore it; drop it or say algorithm.value_loss=huber")
+        return self
 
 
 class MarftTokenConfig(GaeConfig):
     """Token-level trust region (MARFT-T)."""
 
     name: Literal["marft-token"]
-    aggregation: TokenAggregation = "turn"
     token_gamma: Fraction = 1.0
     token_lam: Fraction = 1.0
 
@@ -104,31 +114,23 @@ class MarftActionConfig(GaeConfig):
     """Action-level trust region (MARFT-A): one ratio and one advantage a turn."""
 
     name: Literal["marft-action"]
-    aggregation: Literal["turn", "agent"] = "turn"
     normalise: Literal["sum", "token", "word"] = "token"
 
 
-class GroupedConfig(ClippedConfig):
-    """Advantages relative to other samples of the same task; no critic."""
-
-    aggregation: TokenAggregation = "turn"
-
-
-class GrpoConfig(GroupedConfig):
+class GrpoConfig(ClippedConfig):
     """Group-relative advantages, each agent with its own groups."""
 
     name: Literal["grpo"]
     std_floor: Annotated[float, Field(gt=0)] = 1e-4
 
 
-class DrGrpoConfig(GroupedConfig):
-    """GRPO without its two biases: no division by the deviation, no mean over each turn's own length."""
+class DrGrpoConfig(ClippedConfig):
+    """GRPO without the division by the group's deviation."""
 
     name: Literal["dr_grpo"]
-    aggregation: TokenAggregation = "token"
 
 
-class RlooConfig(GroupedConfig):
+class RlooConfig(ClippedConfig):
     """Each sample against the mean of the others."""
 
     name: Literal["rloo"]
@@ -138,7 +140,6 @@ class GspoConfig(ClippedConfig):
     """GRPO's advantages with one length-normalised ratio a turn."""
 
     name: Literal["gspo"]
-    aggregation: Literal["turn", "agent"] = "turn"
     std_floor: Annotated[float, Field(gt=0)] = 1e-4
 
 
@@ -146,14 +147,12 @@ class ReinforcePPConfig(ClippedConfig):
     """Scores normalised over the batch, for each agent."""
 
     name: Literal["reinforce++"]
-    aggregation: TokenAggregation = "token"
 
 
 class RaeConfig(ClippedConfig):
     """Scores against a running baseline of each agent."""
 
     name: Literal["rae"]
-    aggregation: TokenAggregation = "turn"
     decay: Annotated[float, Field(ge=0, lt=1)] = 0.9
 
 
@@ -202,7 +201,7 @@ class ScheduleConfig(Section):
 
     mode: Literal["joint", "alternate", "sequential", "resample"] = "joint"
     interval: Annotated[int, Field(ge=1)] | None = None  # iterations of each agent under `alternate`; None: 1
-    clip: Annotated[float, Field(gt=0, lt=1)] | None = None  # of the factor under `sequential`; None: 0.9
+    clip: Annotated[float, Field(gt=1)] | None = None  # most of the factor under `sequential`, and 1/least; None: 5
 
     @model_validator(mode="after")
     def check(self) -> ScheduleConfig:

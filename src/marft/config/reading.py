@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from marft.config.algorithm import ALGORITHMS
 from marft.config.explaining import explain
 from marft.config.hints import hint_for_recipe
 from marft.config.overrides import SHORTHANDS, UNREADABLE, read_override, read_yaml, why_unreadable
@@ -119,12 +120,17 @@ def free_settings(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def merge_settings(base: Mapping[str, Any], on_top: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings on top of a base. A new algorithm, credit, environment, schedule or workflow drops the old one's
-    own settings; one that has only moved into a file keeps them."""
+    """Nested settings on top of a base. A new credit, environment, schedule or workflow drops the old one's own settings;
+    one that has only moved into a file keeps them. A new algorithm keeps what it knows too: λ of one critic's is λ of the
+    other's."""
     below, above = spell_out(base), spell_out(on_top)
-    for section in ("env", "algorithm", "credit", "schedule"):
+    for section in ("env", "credit", "schedule"):
         if renamed(below.get(section), above.get(section), SHORTHANDS[section]):
             del below[section]
+    if renamed(below.get("algorithm"), above.get("algorithm"), "name"):
+        chosen = ALGORITHMS.get(above["algorithm"]["name"])
+        known = chosen.model_fields if chosen is not None else {}
+        below["algorithm"] = {key: value for key, value in below["algorithm"].items() if key in known}
     if renamed(below.get("team"), above.get("team"), "workflow"):
         below["team"] = {key: value for key, value in below["team"].items() if key not in WORKFLOW_SETTINGS}
     return laid_over(below, above)

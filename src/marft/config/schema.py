@@ -52,6 +52,7 @@ class OptimizerConfig(Section):
 
     lr: Annotated[float, Field(gt=0)] = 1e-3
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    eps: Annotated[float, Field(gt=0)] = 1e-8  # Adam's
     grad_clip: Annotated[float, Field(gt=0)] = 1.0
     warmup: Annotated[int, Field(ge=0)] = 0  # iterations of rising learning rate
     decay: Literal["constant", "linear"] = "constant"
@@ -141,6 +142,7 @@ class Config(Section):
     def check(self) -> Config:
         self._check_team()
         self._check_critic()
+        self._check_credit()
         self._check_train()
         self._check_schedule()
         self._check_engine()
@@ -168,6 +170,14 @@ class Config(Section):
             raise ValueError(f"critic.{given[0]}: {name} has no critic and would ignore it; drop it")
         if self.critic.warmup >= self.train.iterations:
             raise ValueError("critic.warmup: the agents would never learn; lower it or raise train.iterations")
+
+    def _check_credit(self) -> None:
+        chained = self.credit.name not in ("difference", "tree") and getattr(self.credit, "gamma", 1) > 0
+        if isinstance(self.algorithm, GaeConfig) and self.algorithm.lam is not None and not chained:
+            raise ValueError(
+                f"algorithm.lam: with {self.credit.name} credit turns are not chained, and it would be ignored; drop it, or "
+                "say algorithm.lam=null"
+            )
 
     def _check_train(self) -> None:
         train = self.train

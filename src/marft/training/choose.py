@@ -21,6 +21,7 @@ from marft.config import (
     AlgorithmConfig,
     CreditConfig,
     DrGrpoConfig,
+    GaeConfig,
     GrpoConfig,
     GspoConfig,
     MarftActionConfig,
@@ -30,6 +31,8 @@ from marft.config import (
     RlooConfig,
 )
 from marft.types import Episode
+
+DEFAULT_LAM = 0.95
 
 
 def make_algorithm(config: AlgorithmConfig) -> Algorithm:
@@ -42,14 +45,14 @@ def make_algorithm(config: AlgorithmConfig) -> Algorithm:
     match config:
         case MarftTokenConfig():
             return MarftToken(
-                lam=config.lam,
+                lam=lam_of(config),
                 token_gamma=config.token_gamma,
                 token_lam=config.token_lam,
                 whiten=config.whiten,
                 **shared,
             )
         case MarftActionConfig():
-            return MarftAction(lam=config.lam, whiten=config.whiten, normalise=config.normalise, **shared)
+            return MarftAction(lam=lam_of(config), whiten=config.whiten, normalise=config.normalise, **shared)
         case GrpoConfig():
             return Grpo(std_floor=config.std_floor, **shared)
         case DrGrpoConfig():
@@ -62,6 +65,10 @@ def make_algorithm(config: AlgorithmConfig) -> Algorithm:
             return ReinforcePP(**shared)
         case RaeConfig():
             return Rae(decay=config.decay, **shared)
+
+
+def lam_of(config: GaeConfig) -> float:
+    return DEFAULT_LAM if config.lam is None else config.lam
 
 
 def make_credit(config: CreditConfig) -> Callable[[Episode], RewardStream]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from marft.config import AgentConfig, Config, EnvConfig, GaeConfig
+from marft.config import AgentConfig, AlgorithmConfig, Config, EnvConfig, GaeConfig
 from marft.engines.local import LocalEngine
 from marft.engines.scripted import ScriptedEngine, find_script
 from marft.envs.base import Split
@@ -36,6 +36,7 @@ from marft.training.table import Table
 from marft.types import Sampling
 
 CRITIC = "critic"
+DEFAULT_FACTOR_CLIP = 5.0
 UNLIMITED = 1 << 30
 MOST_CALLS = 4  # of tools in one turn, unless the config says how many
 
@@ -262,9 +263,16 @@ def learner_settings(config: Config, members: list[Member]) -> LearnerSettings:
     lr = {m.adapter: config.team.agents[m.agent].lr or optimizer.lr for m in members}
     lr |= {m.critic: config.critic.lr or optimizer.lr for m in members if m.critic is not None}
     return LearnerSettings(
-        lr=lr, weight_decay=optimizer.weight_decay, grad_clip=optimizer.grad_clip, epochs=config.train.epochs,
-        minibatches=config.train.minibatches, tokens=config.train.tokens, entropy=algorithm.entropy,
-        kl_estimator=algorithm.kl.estimator, trust_region=algorithm.trust_region, factor_clip=config.schedule.clip or 0.9,
-        value_clip=algorithm.value_clip if isinstance(algorithm, GaeConfig) else None,
-        value_loss=algorithm.value_loss if isinstance(algorithm, GaeConfig) else "mse",
+        lr=lr, weight_decay=optimizer.weight_decay, eps=optimizer.eps, grad_clip=optimizer.grad_clip,
+        epochs=config.train.epochs, minibatches=config.train.minibatches, tokens=config.train.tokens,
+        entropy=algorithm.entropy, kl_estimator=algorithm.kl.estimator, trust_region=algorithm.trust_region,
+        kl_stop=algorithm.kl_stop, factor_clip=config.schedule.clip or DEFAULT_FACTOR_CLIP,
+        value_clip=algorithm.value_clip if isinstance(algorithm, GaeConfig) else None, huber_delta=huber_delta(algorithm),
     )  # fmt: skip
+
+
+def huber_delta(algorithm: AlgorithmConfig) -> float | None:
+    """Of the critic's loss; None: it is the mean squared error."""
+    if not isinstance(algorithm, GaeConfig) or algorithm.value_loss == "mse":
+        return None
+    return algorithm.huber_delta or 1.0

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -55,6 +55,7 @@ def run_in_thread(work: Coroutine[Any, Any, T]) -> T:
     thread = threading.Thread(target=contextvars.copy_context().run, args=(body,), name="marft", daemon=True)
     try:
         thread.start()
+        wait_for(done)
         return done.result()
     except KeyboardInterrupt:
         interrupted.set()
@@ -64,5 +65,12 @@ def run_in_thread(work: Coroutine[Any, Any, T]) -> T:
                 loop.call_soon_threadsafe(task.cancel)
         raise
     finally:
-        if thread.is_alive():
-            thread.join()
+        if begun.done() or thread.is_alive():
+            wait_for(done)
+
+
+def wait_for(done: Future[T]) -> None:
+    """In short waits: a signal that comes just before a wait begins does not end it, and its handler runs after it. (A
+    `Thread.join` that is interrupted takes the thread for ended.)"""
+    while not done.done():
+        wait([done], timeout=0.2)

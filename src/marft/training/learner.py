@@ -42,6 +42,7 @@ class LearnerSettings:
 
     lr: Mapping[str, float]  # of each adapter that learns, critics included
     weight_decay: float
+    eps: float  # Adam's
     grad_clip: float
     epochs: int
     minibatches: int
@@ -49,9 +50,10 @@ class LearnerSettings:
     entropy: float
     kl_estimator: Literal["k1", "k2", "k3"]
     trust_region: float | None  # most KL of a turn from the policy that played, over ∛tokens; None: no limit
-    factor_clip: float  # of the factor between sequential steps
+    kl_stop: float | None  # KL a token past which an adapter takes no further step on the batch
+    factor_clip: float  # most of the factor between sequential steps, and 1/least
     value_clip: float | None
-    value_loss: Literal["mse", "huber"]
+    huber_delta: float | None  # None: squared errors
 
 
 class Learner:
@@ -64,11 +66,15 @@ class Learner:
         self.critics = frozenset(m.critic for m in members if m.critic is not None)
         self.optimizers = {
             name: AdamW(
-                self.homes[name].parameters(name).values(), lr=lr, weight_decay=settings.weight_decay, foreach=True
+                self.homes[name].parameters(name).values(),
+                lr=lr,
+                eps=settings.eps,
+                weight_decay=settings.weight_decay,
+                foreach=True,
             )
             for name, lr in settings.lr.items()
         }
-        self.region = TrustRegion(self.optimizers, self.members, settings.trust_region)
+        self.region = TrustRegion(self.optimizers, self.members, settings.trust_region, kl_stop=settings.kl_stop)
 
     @property
     def adapters(self) -> list[str]:
@@ -99,6 +105,11 @@ class Learner:
             final_E[list(batch.cut_states)] = torch.cat(judge(work, self.settings.tokens))
         return final_E
 
+    def logprobs(self, batch: Batch) -> Tensor:
+        """Log-probs of the agents as they are, read by the same code as those of the reference."""
+        adapters = {k: batch.member(k).adapter for k in range(len(batch.turns))}
+        return scored(batch, adapters, self.settings.tokens)
+
     def reference(self, batch: Batch) -> Tensor:
         """Log-probs of the untrained base."""
         return scored(batch, dict.fromkeys(range(len(batch.turns))), self.settings.tokens)
@@ -125,6 +136,7 @@ class Learner:
                 look = partial(self._look, lesson, turns_J)
                 found = self._accumulate(lesson, factor_E, turns_J, learning - region.resting)
                 found = region.hold(found, self._bearable_losses(lesson, turns_J), look)
+                region.stop(found)
                 for name, norm in self._clip(self._present(batch, turns_J, learning - region.resting)).items():
                     region.step(name, found)
                     norms[name].append(norm)
@@ -248,7 +260,7 @@ class Learner:
                 continue
             now, all_returns = (own & here)[turn], returns[own[turn]]
             guess = all_returns.mean().expand_as(all_returns)
-            error = partial(value_loss, clip=None, kind=self.settings.value_loss)
+            error = partial(value_loss, clip=None, huber_delta=self.settings.huber_delta)
             losses = error(values[now], returns[now], values[now]), error(guess, all_returns, guess)
             found[critic] = max(float(loss.mean()) for loss in losses)
         return found
@@ -292,10 +304,10 @@ class Learner:
         turns = turns_J[judging.turns]
         rows = token_rows(lesson.batch, turns)[0] if self.algorithm.values_at == "token" else turns
         returns, old = (x[rows].to(hidden.device) for x in (lesson.estimate.returns, lesson.values))
-        clip, kind = self.settings.value_clip, self.settings.value_loss
+        clip, delta = self.settings.value_clip, self.settings.huber_delta
         for critic, own in runs(judging.spans):
             predicted = judging.team.values(critic, hidden[own])
-            yield critic, value_loss(predicted, returns[own], old[own], clip=clip, kind=kind).sum()
+            yield critic, value_loss(predicted, returns[own], old[own], clip=clip, huber_delta=delta).sum()
 
     def _factor(self, batch: Batch, factor_E: Tensor, step: Collection[str]) -> Tensor:
         """The factor after an update of the adapters in `step`."""

@@ -15,7 +15,6 @@ from torch import Tensor
 from marft.algorithms.experience import Estimate
 from marft.algorithms.losses import kl_estimate
 from marft.training.batch import Batch
-from marft.training.passes import scored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +32,8 @@ class Mismatch:
         return replace(estimate, advantages_N=estimate.advantages_N * self.weight_N)
 
 
-def find_mismatch(batch: Batch, *, tokens: int, correction: float | None) -> Mismatch:
-    """Reads all turns once more with the learner's own code, in passes of `tokens`."""
-    adapters = {k: batch.member(k).adapter for k in range(len(batch.turns))}
-    return compare(batch, scored(batch, adapters, tokens), correction)
-
-
-def compare(batch: Batch, own_N: Tensor, correction: float | None) -> Mismatch:
-    """`own_N`: log π of the batch's tokens, beside its old_N = log μ."""
+def find_mismatch(batch: Batch, own_N: Tensor, correction: float | None) -> Mismatch:
+    """`own_N`: log π of the batch's tokens by the learner's own code, beside its old_N = log μ."""
     gap_N = own_N - batch.old_N
     figures = {
         "tokens": float(len(gap_N)),

@@ -78,6 +78,7 @@ def agent_figures(play: Play) -> dict[str, dict[str, Any]]:
     batch, found = play.lesson.batch, {}
     turn_N, _ = ragged(batch.length_K)
     score_K = returns_to_go(batch.reward_K, batch.discount_K, batch.episode_K, len(batch.episodes))
+    lone_K = play.lesson.estimate.lone_K
     for i, member in enumerate(batch.members):
         own = batch.agent_K == i
         if not own.any():
@@ -95,6 +96,7 @@ def agent_figures(play: Play) -> dict[str, dict[str, Any]]:
                 if (share := share_without_spread(score_K[own], batch.group_K[own])) is not None
                 else {}
             ),
+            **({"lone": float(lone_K[own].float().mean())} if lone_K is not None else {}),
             "staleness": sum(play.version - turn.completion.version for turn in turns) / len(turns),
             **play.update.statistics.get(member.agent, {}),
         }

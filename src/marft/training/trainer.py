@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -11,12 +12,11 @@ from typing import Any, Protocol
 
 import torch
 
-from marft.algorithms.losses import adapted_kl_weight, kl_estimate
+from marft.algorithms.losses import adapted_kl_weight
 from marft.algorithms.trust_region import adapted_rate
 from marft.config import Config
 from marft.envs.hosting import Host
 from marft.game.play import seed_of
-from marft.models.attention import ragged
 from marft.runs.checkpoints import Checkpoints
 from marft.runs.directory import RunDirectory, When
 from marft.runs.tracking import Tracker, flatten
@@ -29,6 +29,7 @@ from marft.training.guard import Collapsed, Guard
 from marft.training.interruption import Interruption
 from marft.training.lesson import Lesson, Update
 from marft.training.mismatch import find_mismatch
+from marft.training.penalty import kl_penalty
 from marft.training.records import Play, episode_rows, failed_rows, iteration_row
 from marft.training.saving import Position, read_checkpoint, write_checkpoint
 from marft.training.schedule import Steps, plays
@@ -168,22 +169,23 @@ class Trainer:
     def estimate(self, batch: Batch) -> Lesson:
         """What the episodes are worth, turn by turn and token by token."""
         learner, kl = self.parts.learner, self.config.algorithm.kl
-        engine, compared = self.config.engine, None
-        if engine.compares:
-            compared = find_mismatch(batch, tokens=self.config.train.tokens, correction=engine.correction)
+        engine, compared, penalty, drawn_N = self.config.engine, None, None, batch.old_N
+        penalised = bool(kl.weight) and kl.where == "reward"
+        own_N = learner.logprobs(batch) if engine.compares or penalised else None
+        if own_N is not None and engine.compares:
+            compared = find_mismatch(batch, own_N, engine.correction)
             batch = compared.batch
         values = learner.values(batch)
         reference_N = learner.reference(batch) if kl.weight else None
         kl_weight_A = self.by_agent(self.position.kl_weights, kl.weight)
-        penalty_N = None
-        if reference_N is not None and kl.where == "reward":
-            agent_N = batch.agent_K[ragged(batch.length_K)[0]]
-            penalty_N = kl_weight_A[agent_N] * kl_estimate(batch.old_N, reference_N, kl.estimator)
+        if own_N is not None and reference_N is not None and penalised:
+            penalty = kl_penalty(batch, kl_weight_A, own_N, drawn_N, reference_N, kl.estimator)
         experience = batch.experience(
             values,
             learner.final_values(batch),
-            penalty_N=penalty_N,
-            baseline_A=self.by_agent(self.position.baselines, 0.0),
+            penalty_N=None if penalty is None else penalty.amount_N,
+            noise=0.0 if penalty is None else penalty.noise,
+            baseline_A=self.by_agent(self.position.baselines, math.nan),
         )
         estimate = learner.algorithm.estimate(experience)
         return Lesson(
@@ -191,7 +193,7 @@ class Trainer:
             estimate=estimate if compared is None else compared.corrected(estimate),
             values=values,
             reference_N=reference_N,
-            kl_weight_A=kl_weight_A if kl.where == "loss" else torch.zeros_like(kl_weight_A),
+            kl_weight_A=torch.zeros_like(kl_weight_A) if penalised else kl_weight_A,
             mismatch=None if compared is None else compared.figures,
         )
 
@@ -203,7 +205,8 @@ class Trainer:
         if lesson.estimate.baseline_A is None:
             return self.position.baselines
         names = (member.agent for member in lesson.batch.members)
-        return dict(zip(names, lesson.estimate.baseline_A.tolist(), strict=True))
+        found = zip(names, lesson.estimate.baseline_A.tolist(), strict=True)
+        return {name: baseline for name, baseline in found if not math.isnan(baseline)}  # NaN: it has not acted yet
 
     def kl_weights(self, done: Update) -> Mapping[str, float]:
         """The weights of a KL with a target after an update: each agent's moves with its own KL."""

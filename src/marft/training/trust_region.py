@@ -29,8 +29,15 @@ class TrustRegion:
     It keeps the weights and Adam's moments of every adapter from before its last step: three times the adapter.
     """
 
-    def __init__(self, optimizers: Mapping[str, Optimizer], members: Sequence[Member], limit: float | None) -> None:
-        self.optimizers, self.limit = optimizers, limit
+    def __init__(
+        self,
+        optimizers: Mapping[str, Optimizer],
+        members: Sequence[Member],
+        limit: float | None,
+        *,
+        kl_stop: float | None = None,
+    ) -> None:
+        self.optimizers, self.limit, self.kl_stop = optimizers, limit, kl_stop
         self.agents = {
             adapter: [i for i, member in enumerate(members) if member.adapter == adapter]
             for adapter in dict.fromkeys(member.adapter for member in members)
@@ -48,17 +55,18 @@ class TrustRegion:
         ] = {}  # KL of each agent before its first step: how the engine rounds, no movement
         self.kept: dict[str, float] = {}  # the share of its last step that each adapter kept
         self.excess: dict[str, float] = {}  # how many times its bound each reached, before anything was taken back
+        self.stopped: set[str] = set()  # who has moved by `kl_stop`
 
     @property
     def resting(self) -> set[str]:
-        """Who went too far in this update."""
-        return {name for name, share in self.kept.items() if share < 1}
+        """Who takes no further step in this update."""
+        return self.stopped | {name for name, share in self.kept.items() if share < 1}
 
     def step(self, name: str, found: Tally) -> None:
         """One step of the adapter's optimizer; `found` is what its minibatch showed before it."""
+        if name in self.agents:
+            self.mismatch.setdefault(name, found.moved(self.agents[name]) or 0.0)
         if self.limit is not None:
-            if name in self.agents:
-                self.mismatch.setdefault(name, found.moved(self.agents[name]) or 0.0)
             self._remember(name)
             self.kept[name] = 1.0
         self.optimizers[name].step()
@@ -87,6 +95,15 @@ class TrustRegion:
                 name: reach for name, reach in self._reach(found, bounds).items() if name in over and not reach <= 1
             }
         return found
+
+    def stop(self, found: Tally) -> None:
+        """Who has moved far enough on this batch, without anything being taken back."""
+        if self.kl_stop is None:
+            return
+        for name, mismatch in self.mismatch.items():
+            moved = found.moved(self.agents[name])
+            if moved is not None and moved - mismatch > self.kl_stop:
+                self.stopped.add(name)
 
     def _reach(self, found: Tally, bounds: Mapping[str, float]) -> dict[str, float]:
         """How many times its bound each adapter that has stepped and is in `found` reaches; what is no number is past it."""

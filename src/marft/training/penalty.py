@@ -1,0 +1,37 @@
+"""The KL to the untrained base that is taken off the reward, and how far it is no more than rounding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from marft.algorithms.losses import KlKind, kl_estimate, sum_by_turn
+from marft.models.attention import ragged
+from marft.training.batch import Batch
+
+MARGIN = 10.0  # times the rounding: what differs by less does not count as a difference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Penalty:
+    """Of each token, and how much turns must differ in their sums before it means anything."""
+
+    amount_N: Tensor
+    noise: float
+
+
+def kl_penalty(
+    batch: Batch, weight_A: Tensor, own_N: Tensor, drawn_N: Tensor, reference_N: Tensor, kind: KlKind
+) -> Penalty:
+    """weight · KL(π || base) a token, both read by the learner: an engine in bfloat16 rounds otherwise than the learner does,
+    and where rewards are equal, estimators that divide by the spread would learn from that alone.
+
+    What the penalties of turns would differ by, had the engine's log-probs (`drawn_N`) been taken, tells the rounding.
+    """
+    turn_N, _ = ragged(batch.length_K)
+    weight_N = weight_A[batch.agent_K[turn_N]]
+    amount_N = weight_N * kl_estimate(own_N, reference_N, kind)
+    gap_N = amount_N - weight_N * kl_estimate(drawn_N, reference_N, kind)
+    gap_K = sum_by_turn(gap_N, turn_N, len(batch.length_K)).double()
+    return Penalty(amount_N=amount_N, noise=MARGIN * float(gap_K.square().mean().sqrt()))
