@@ -35,7 +35,20 @@ HARDWARE = {  # by the recipe's model
     "Qwen/Qwen2.5-1.5B-Instruct": "one GPU, 24 GB",
     "Qwen/Qwen2.5-3B-Instruct": "one GPU, 80 GB",
 }
-ORDER = ("gsm8k", "math", "deepscaler", "deepcoder", "single", "duo", "trio", "quartet", "token", "action", "anonymous")
+ORDER = (
+    "gsm8k",
+    "math",
+    "deepscaler",
+    "deepcoder",
+    "single",
+    "duo",
+    "trio",
+    "quartet",
+    "token",
+    "action",
+    "anonymous",
+    "published",
+)
 SCORE = re.compile(r": \d\.\d+ → \d\.\d+ held out in \d+ min")
 
 

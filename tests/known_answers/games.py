@@ -87,3 +87,29 @@ class Own(Words):
 
     def pay(self, colour: str, ann: str, bob: str) -> float:
         return 0.5 * (ann == "1") + 0.5 * (bob == "0")
+
+
+class Lengths(marft.Environment[str]):
+    """One agent, whose turn ends where it would say "0". At once that pays 0.5; after "1" nothing; after "1" and "1" it pays
+    1, however much is said then. The best answer is a long one."""
+
+    light = True
+
+    def tasks(self, split: Split) -> list[marft.Task]:
+        return [marft.Task(id=f"{split}/0", prompt="")]
+
+    def reset(self, task: marft.Task) -> str:
+        return ""
+
+    def transition(self, state: str, turn: marft.Turn) -> str:
+        return turn.text.replace(" ", "")
+
+    def reward(self, state: str) -> marft.Reward:
+        return marft.Reward(team=1.0 if state.startswith("11") else 0.5 * (state == ""))
+
+
+class Wordy(Follow):
+    """The same where the first word counts, and more may be said."""
+
+    def transition(self, state: State, turn: marft.Turn) -> State:
+        return State(colour=state.colour, words=(*state.words, turn.text[:1]))
