@@ -9,7 +9,7 @@ from typing import Any
 
 from marft.envs.aec.words import mask_of, read_action
 
-LIVE = 8  # games kept alive, to go on from where they stand
+LIVE = 512  # games kept alive, to go on from where they stand: as many as a batch plays at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
