@@ -49,6 +49,16 @@ def test_a_reward_that_is_no_number_fails_the_episode(number: Any) -> None:
         assert episode.error == f"the environment's reward is {number}, not a finite number"
 
 
+@pytest.mark.parametrize("players", [["ann"], {0: 1}, {"0": "ann"}])
+def test_players_that_are_no_names_by_turn_fail_the_episode(players: Any) -> None:
+    class Plays(toys.Echo):
+        def reward(self, state: str) -> Reward:
+            return Reward(team=0.0, turns={0: 1.0}, players=players)
+
+    episode = run(team("a"), env=Plays(), ended="failed")
+    assert episode.error == "the environment's Reward.players is not a mapping of turns' indices to names"
+
+
 @pytest.mark.parametrize(("method", "given"), [("reward", "float"), ("observe", "NoneType")])
 def test_a_wrong_kind_of_answer_fails_the_episode(method: str, given: str) -> None:
     episode = run(team("a"), env=toys.Returns(method), ended="failed")

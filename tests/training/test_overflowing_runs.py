@@ -45,15 +45,17 @@ async def ann_at_length(game: Game) -> None:
 
 
 CHATTY: dict[str, Any] = {
-    "env": "test_overflow:Content",
-    "team": {"workflow": "test_overflow:ann_at_length", "agents": {"ann": {"max_tokens": 64}, "bob": None}},
+    "env": "test_overflowing_runs:Content",
+    "team": {"workflow": "test_overflowing_runs:ann_at_length", "agents": {"ann": {"max_tokens": 64}, "bob": None}},
     "train": {"iterations": 1, "tasks": 2, "samples": 8},
     "track": {"episodes": 99},
 }
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "marft-action"])
-def test_a_team_that_talks_too_much_learns_that_it_fails(tmp_path: Path, algorithm: str) -> None:
+def test_a_team_that_talks_too_much_learns_that_it_fails(
+    tmp_path: Path, algorithm: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = start(tmp_path / "run", **CHATTY, algorithm=algorithm)
     [row] = rows(run / "metrics.jsonl")
     episodes = rows(run / "episodes.jsonl")
@@ -61,6 +63,7 @@ def test_a_team_that_talks_too_much_learns_that_it_fails(tmp_path: Path, algorit
     assert set(ended) == {"overflow", "terminated"}
     assert (row["failed"], row["overflow"], row["episodes"]) == (0, ended.count("overflow"), 16)
     assert row["reward"] == row["accuracy"] == ended.count("terminated") / 16
+    assert f"{row['overflow']} outgrew what an agent reads" in capsys.readouterr().out
     for episode in episodes:
         assert episode["reward"] == float(episode["correct"]) == float(episode["ended"] == "terminated")
         assert all("advantages" in turn for turn in episode["turns"])
@@ -83,7 +86,7 @@ def test_play_outs_that_overflow_are_failures_of_the_team_as_well(tmp_path: Path
 def test_a_task_that_is_too_long_is_nobodys_failure() -> None:
     with pytest.raises(MarftError) as caught:
         trainer_of(
-            Path("some/run"), **{**CHATTY, "env": {"name": "test_overflow:Content", "words": 200}}
+            Path("some/run"), **{**CHATTY, "env": {"name": "test_overflowing_runs:Content", "words": 200}}
         ).source.collect(Position(), 0)
     line = str(caught.value)
     assert line.startswith("16 of 16 episodes failed in iteration 1; the first: ann: the prompt has 20")
