@@ -1,8 +1,8 @@
 """Does self-play make a player stronger? Tic-tac-toe on the embedded model, against players that stay as they are.
 
-    python benchmarks/tictactoe.py [--out docs/results] [--seeds 0 1 2] [--credits per_player] [--iterations 120]
+    python benchmarks/tictactoe.py [--out docs/results] [--seeds 0 1 2] [--credits per_player] [--iterations 60]
 
-Both sides are played with one adapter, which learns from its own games alone. Every 40 iterations it plays 200 games against
+Both sides are played with one adapter, which learns from its own games alone. Every 20 iterations it plays 200 games against
 a player that moves at random and 200 against one that completes its lines and stops the other's, half of them as the
 first. The untrained model knows numbers and nothing of boards: what it says is mostly no move at all, and that loses. In
 `reference` a player at random sits in its place.
@@ -47,7 +47,7 @@ CREDITS: dict[str, dict[str, Any]] = {
 }
 OPPONENTS = {"at random": "tictactoe:at_random", "one move ahead": "tictactoe:one_ahead"}
 GAMES = 100  # a side
-EVERY = 40  # iterations
+EVERY = 20  # iterations
 # of the prompts that the model knows the one that it answers with the most kinds of numbers
 PROMPT = 'You are the verifier. Check the work and end with "Answer: N".'
 
@@ -205,7 +205,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--credits", nargs="+", default=["per_player"], choices=list(CREDITS))
-    parser.add_argument("--iterations", type=int, default=120)
+    parser.add_argument("--iterations", type=int, default=60)
     options = parser.parse_args()
     runs = []
     for name, seed in product(options.credits, options.seeds):
