@@ -20,6 +20,7 @@ from typing import Any
 import learning
 import rates
 import report_performance
+import tictactoe
 from report_real import make_page
 from sentences import SENTENCES, put, read
 from wrapping import wrapped
@@ -142,6 +143,7 @@ PARTS: Mapping[tuple[str, str], Callable[[Path], str]] = {
     ("README.md", "recipes"): recipe_table,
     ("docs/reasoning.md", "reasoning"): lambda results: study_table(results, "reasoning"),
     ("docs/comparing.md", "compare"): compared,
+    ("docs/games.md", "tictactoe"): lambda results: tictactoe.table(read(results, "tictactoe")),
     ("docs/collapse.md", "rates-nano"): lambda results: rates.nano_table(read(results, "rates-nano")),
     ("docs/collapse.md", "rates-real"): lambda results: rates.real_table(read(results, "rates-real")),
 }

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 MAX_TURNS = 256  # of one episode; a workflow that goes on past it is cut off
-Ended = Literal["terminated", "cut_off", "failed"]
+# overflow: what the team said has outgrown what an agent can read; it is learnt from, as a failure of the team
+Ended = Literal["terminated", "cut_off", "overflow", "failed"]
+# what a turn is to time: it begins the next step, is said at once with the turn before it, or no agent said it
+Step = Literal["next", "same", "none"]
 Finish = Literal["stop", "length"]
 # why an episode failed: its environment raised or missed a deadline, its workflow raised, an agent could not speak; or
 # it was given up because another episode of its task was late
@@ -39,7 +42,11 @@ class SpeechError(Exception):
 
 
 class PromptTooLong(SpeechError):
-    """A prompt has outgrown what the model can read."""
+    """A prompt has outgrown what the model can read: `longest` tokens, an answer of one included."""
+
+    def __init__(self, tokens: int, longest: int, reader: str = "the model") -> None:
+        super().__init__(f"the prompt has {tokens} tokens, {reader} reads {longest}")
+        self.longest = longest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +138,7 @@ class Turn:
     completion: Completion
     aside: bool = False  # said to the team alone: the environment does not hear it
     to: str | None = None  # whom alone it is for: an agent that calls a tool, and the tool's answer to it
+    step: Step = "next"
 
     @property
     def text(self) -> str:
@@ -139,12 +147,17 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reward:
-    """What a state is worth: the team's reward, rewards of single turns by index, and whether the task is over."""
+    """What a state is worth: the team's reward, rewards of single turns by index, and whether the task is over.
+
+    In a game of several players `players` says by index which of them a turn was, where that is not its agent.
+    """
 
     team: float
     turns: Mapping[int, float] = field(default_factory=dict)
     correct: bool | None = None  # for tasks with a right answer
     done: bool = True
+    itemised: bool = False  # `team` sums up what `turns` hold: a credit that uses these does not pay it once more
+    players: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +172,7 @@ class Episode:
     turns: tuple[Turn, ...]
     reward: Reward
     ended: Ended = "terminated"
-    error: str | None = None  # why it failed, in one line
+    error: str | None = None  # why it failed or what overflowed, in one line
     fault: FaultKind | None = None  # and in one word
     trace: str = ""  # and where, should it be the environment
     cut_before: str | None = None  # who would have acted next, had the limit of turns not cut it off

@@ -33,7 +33,8 @@ algorithm.aggregation algorithm.huber_delta
 algorithm.kl.weight algorithm.kl.estimator algorithm.kl.where algorithm.kl.target
 algorithm.lam algorithm.whiten algorithm.value_clip algorithm.value_loss algorithm.token_gamma algorithm.token_lam
 algorithm.normalise algorithm.std_floor algorithm.decay
-credit.name:equal credit.name:step_discounted credit.name:per_step credit.name:difference credit.name:tree
+credit.name:equal credit.name:step_discounted credit.name:per_step credit.name:per_player
+credit.name:difference credit.name:tree
 credit.beta credit.gamma credit.baseline
 critic.mode critic.lr critic.warmup
 schedule.mode schedule.interval schedule.clip

@@ -80,9 +80,11 @@ algorithms = st.builds(
     ),
 )  # fmt: skip
 credits = st.one_of(
-    st.sampled_from(["equal", "tree", "difference", "per_step"]),
+    st.sampled_from(["equal", "tree", "difference", "per_step", "per_player"]),
     st.builds(lambda beta: {"name": "step_discounted", "beta": beta}, fractions),
-    st.builds(lambda gamma: {"name": "per_step", "gamma": gamma}, fractions),
+    st.builds(
+        lambda name, gamma: {"name": name, "gamma": gamma}, st.sampled_from(["per_step", "per_player"]), fractions
+    ),
     st.just({"name": "difference", "baseline": "base"}),
 )
 schedules = st.one_of(

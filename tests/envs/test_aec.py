@@ -7,7 +7,9 @@ import importlib.util
 import pickle
 import random
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,11 +17,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from marft.algorithms.credit import (
+    RewardStream,
+    difference,
+    equal,
+    per_player,
+    per_step,
+    replayed,
+    step_discounted,
+    tree_scores,
+)
 from marft.envs.aec import PettingZoo
 from marft.envs.aec.table import LIVE, Move, State
 from marft.envs.aec.words import describe, list_actions, read_action
 from marft.game.workflows.turns import turns
-from marft.types import Completion, MarftError, Reward, Task, Turn
+from marft.types import Completion, Episode, MarftError, Reward, Task, Turn
 
 if importlib.util.find_spec("pettingzoo") is None:
     pytest.skip("PettingZoo is not installed", allow_module_level=True)
@@ -48,6 +60,14 @@ def played(env: PettingZoo, texts: list[Any], seed: int = 0) -> State:
         assert agent is not None
         state = env.transition(state, turn(agent, text if isinstance(text, str) else f"Action: {text}", index))
     return state
+
+
+def earned(
+    team: float, turns: dict[int, float], done: bool = True, names: tuple[str, str] = ("player_1", "player_2")
+) -> Reward:
+    """Of a game of two who take turns."""
+    players = {k: names[k % 2] for k in turns}
+    return Reward(team=team, turns=turns, done=done, itemised=True, players=players)
 
 
 class Letters(AECEnv):  # type: ignore[misc]
@@ -125,21 +145,21 @@ def test_tictactoe_by_hand() -> None:
         "You are player_1.\nX: yours, O: the other player's, .: empty\nXX.\nOO.\n...\nLegal actions: 2, 5, 6, 7, 8"
     )
     assert env.observe(state, "nought") == ""  # not its turn
-    assert env.reward(state) == Reward(team=0.0, turns={0: 0, 1: 0, 2: 0, 3: 0}, done=False)
+    assert env.reward(state) == earned(team=0.0, turns={0: 0, 1: 0, 2: 0, 3: 0}, done=False)
     won = env.transition(state, turn("cross", "I win. Action: 2", 4))
     assert env.whose_turn(won) is None
     assert env.observe(won, "nought") == ""
-    assert env.reward(won) == Reward(team=0.0, turns={0: 0, 1: 0, 2: 0, 3: -1, 4: 1}, done=True)
+    assert env.reward(won) == earned(team=0.0, turns={0: 0, 1: 0, 2: 0, 3: -1, 4: 1}, done=True)
     assert env.transition(won, turn("nought", "Action: 8", 5)) == won  # it is over
 
 
 def test_a_draw_earns_nothing() -> None:
     env = PettingZoo(TICTACTOE, ["cross", "nought"])
-    assert env.reward(played(env, [0, 1, 2, 4, 3, 5, 7, 6, 8])) == Reward(team=0, turns=dict.fromkeys(range(9), 0.0))
+    assert env.reward(played(env, [0, 1, 2, 4, 3, 5, 7, 6, 8])) == earned(team=0, turns=dict.fromkeys(range(9), 0.0))
 
 
 @pytest.mark.parametrize(
-    "text", ["Action: 0", "Action: 9", "Action: -1", "Action: x", "Action:", "4", "action: 4", "", "Action: 4\nAction: 0",
+    "text", ["Action: 0", "Action: 9", "Action: -1", "Action: x", "Action:", "4 or 5", "action: 4", "", "Action: 4\nAction: 0",
              "Action: 99999999999999999999", "\ud83d", "Action: " * 10_000, "Action: " + "9" * 100_000],
 )  # fmt: skip
 def test_what_is_no_legal_move_ends_the_game(text: str) -> None:
@@ -147,17 +167,19 @@ def test_what_is_no_legal_move_ends_the_game(text: str) -> None:
     state = played(env, [0, text])
     assert state.moves[1] == Move(turn=1, action=None)
     assert env.whose_turn(state) is None
-    assert env.reward(state) == Reward(team=-0.5, turns={0: 0.0, 1: -1.0}, done=True)
+    assert env.reward(state) == earned(team=-0.5, turns={0: 0.0, 1: -1.0}, done=True)
     dear = PettingZoo(TICTACTOE, ["cross", "nought"], illegal=-3)
-    assert dear.reward(state) == Reward(team=-1.5, turns={0: 0.0, 1: -3.0}, done=True)
+    assert dear.reward(state) == earned(team=-1.5, turns={0: 0.0, 1: -3.0}, done=True)
 
 
 def test_each_turn_earns_what_came_until_the_players_next() -> None:
     env = PettingZoo(RPS, ["a", "b"], options={"max_cycles": 3})
     state = played(env, [0, 1, 2, 2, 1, 0])  # rock < paper, a draw, paper > rock
-    assert env.reward(state) == Reward(team=0.0, turns={0: -1, 1: 1, 2: 0, 3: 0, 4: 1, 5: -1}, done=True)
+    assert env.reward(state) == earned(
+        team=0.0, turns={0: -1, 1: 1, 2: 0, 3: 0, 4: 1, 5: -1}, names=("player_0", "player_1")
+    )
     broken = played(env, [0, 1, "what?"])  # b has won a round and has not been told yet
-    assert env.reward(broken) == Reward(team=-0.5, turns={0: -1, 1: 1, 2: -1}, done=True)
+    assert env.reward(broken) == earned(team=-0.5, turns={0: -1, 1: 1, 2: -1}, names=("player_0", "player_1"))
 
 
 @pytest.mark.parametrize("game", ["connect_four_v3", "leduc_holdem_v4", "texas_holdem_v4", "tictactoe_v3", "rps_v2"])
@@ -215,8 +237,101 @@ def test_one_agent_may_play_both_and_nobody_out_of_turn() -> None:
     env = PettingZoo(TICTACTOE, ["self", "self"])
     state = played(env, [0, 3, 1, 4, 2])
     assert env.reward(state).turns == {0: 0, 1: 0, 2: 0, 3: -1, 4: 1}
+    assert list(env.reward(state).players.values()) == ["player_1", "player_2", "player_1", "player_2", "player_1"]
     with pytest.raises(ValueError, match="somebody acts, but it is the turn of self"):
         env.transition(start(env), turn("somebody", "Action: 0"))
+
+
+# --- what each credit makes of a game ---------------------------------------------------------------------------------
+def episode_of(env: PettingZoo, texts: list[Any]) -> Episode:
+    """The game as an episode. Played again without its last two turns, it had been worth −¼ and ¼."""
+    state, said = start(env), []
+    for index, text in enumerate(texts):
+        agent = env.whose_turn(state)
+        assert agent is not None
+        said.append(turn(agent, text if isinstance(text, str) else f"Action: {text}", index))
+        state = env.transition(state, said[-1])
+    credits = difference(env.reward(state).team, {len(said) - 2: -0.25, len(said) - 1: 0.25}, len(said))
+    task = Task(id="t", prompt="")
+    return Episode(task=task, sample=0, turns=tuple(said), reward=env.reward(state), credits=credits)
+
+
+CREDITS: dict[str, Callable[[Episode], RewardStream]] = {
+    "equal": equal,
+    "step_discounted": partial(step_discounted, beta=0.5),
+    "per_step, 0": partial(per_step, gamma=0.0),
+    "per_step, ½": partial(per_step, gamma=0.5),
+    "per_step, 1": partial(per_step, gamma=1.0),
+    "per_player, 0": partial(per_player, gamma=0.0),
+    "per_player, ½": partial(per_player, gamma=0.5),
+    "per_player, 1": partial(per_player, gamma=1.0),
+    "difference": replayed,
+}
+# turns' own rewards, in order of play, and what every turn comes to
+GAMES: dict[str, tuple[PettingZoo, list[Any], list[float], dict[str, list[float]]]] = {
+    "tic-tac-toe, won": (  # by cross with its third move
+        PettingZoo(TICTACTOE, ["cross", "nought"]), [0, 3, 1, 4, 2], [0, 0, 0, -1, 1],
+        {
+            "equal": [0] * 5, "step_discounted": [0] * 5,
+            "per_step, 0": [0, 0, 0, -1, 1], "per_step, ½": [-1 / 16, -1 / 8, -1 / 4, -1 / 2, 1],
+            "per_step, 1": [0, 0, 0, 0, 1],  # −1 and 1 cancel
+            "per_player, 0": [0, 0, 0, -1, 1], "per_player, ½": [1 / 4, -1 / 2, 1 / 2, -1, 1],
+            "per_player, 1": [1, -1, 1, -1, 1], "difference": [0, 0, 0, 1 / 4, -1 / 4],
+        },
+    ),
+    "tic-tac-toe, an illegal move": (  # of nought, whose second it is; R = −½
+        PettingZoo(TICTACTOE, ["cross", "nought"]), [0, 3, 1, 0], [0, 0, 0, -1],
+        {
+            "equal": [-1 / 2] * 4, "step_discounted": [-1 / 16, -1 / 8, -1 / 4, -1 / 2],
+            "per_step, 0": [0, 0, 0, -1], "per_step, ½": [-1 / 8, -1 / 4, -1 / 2, -1], "per_step, 1": [-1] * 4,
+            "per_player, 0": [0, 0, 0, -1], "per_player, ½": [0, -1 / 2, 0, -1], "per_player, 1": [0, -1, 0, -1],
+            "difference": [0, 0, -1 / 4, -3 / 4],
+        },
+    ),
+    "tic-tac-toe, one agent as both": (
+        PettingZoo(TICTACTOE, ["self", "self"]), [0, 3, 1, 4, 2], [0, 0, 0, -1, 1],
+        {"per_player, ½": [1 / 4, -1 / 2, 1 / 2, -1, 1], "per_player, 1": [1, -1, 1, -1, 1]},
+    ),
+    "rock paper scissors": (  # two rounds, b wins the first and a the second
+        PettingZoo(RPS, ["a", "b"], options={"max_cycles": 2}), [0, 1, 1, 0], [-1, 1, 1, -1],
+        {
+            "equal": [0] * 4, "step_discounted": [0] * 4,
+            "per_step, 0": [-1, 1, 1, -1], "per_step, ½": [-3 / 8, 5 / 4, 1 / 2, -1], "per_step, 1": [0, 1, 0, -1],
+            "per_player, 0": [-1, 1, 1, -1], "per_player, ½": [-1 / 2, 1 / 2, 1, -1], "per_player, 1": [0, 0, 1, -1],
+            "difference": [0, 0, 1 / 4, -1 / 4],
+        },
+    ),
+    "letters, together": (  # both earn for each right letter, c and t of cat; R = 2
+        PettingZoo(f"{HERE}letters", ["ann", "bob"], options={"words": ["cat"]}), ["c", "x", "t"], [1, 1, 1],
+        {
+            "equal": [2] * 3, "step_discounted": [1 / 2, 1, 2],
+            "per_step, 0": [1, 1, 1], "per_step, ½": [7 / 4, 3 / 2, 1], "per_step, 1": [3, 2, 1],
+            "per_player, 0": [1, 1, 1], "per_player, ½": [3 / 2, 1, 1], "per_player, 1": [2, 1, 1],
+            "difference": [0, 9 / 4, 7 / 4],
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_every_credit_of_a_game_by_hand(game: str) -> None:
+    env, moves, own, expected = GAMES[game]
+    episode = episode_of(env, moves)
+    assert [episode.reward.turns[k] for k in range(len(moves))] == own
+    for name, scores in expected.items():
+        stream = CREDITS[name](episode)
+        players = stream.players or ("",) * len(moves)
+        found, following = [0.0] * len(moves), dict.fromkeys(players, 0.0)
+        for k in reversed(range(len(moves))):
+            found[k] = following[players[k]] = stream.rewards[k] + stream.discounts[k] * following[players[k]]
+        assert found == scores, name
+
+
+def test_what_a_tree_makes_of_a_game() -> None:
+    """Trunk: won by cross, R = 0. Forked at nought's second move, which was illegal, R = −½."""
+    env = PettingZoo(TICTACTOE, ["cross", "nought"])
+    trunk, fork = episode_of(env, [0, 3, 1, 4, 2]), replace(episode_of(env, [0, 3, 1, 0]), trunk=0, forked_at=3)
+    assert tree_scores(trunk, [fork]) == [(-0.25, -0.25, -0.25, 0, 0), (0, 0, 0, -0.5)]
 
 
 # --- games in words ---------------------------------------------------------------------------------------------------
@@ -228,9 +343,9 @@ def test_a_game_in_words() -> None:
     state = played(env, ["c", "Hm. Action: x", "Action: t"])
     assert [move.action for move in state.moves] == ["c", "x", "t"]
     # both earn for each right letter: ann's first turn brings c (hers) and x (0), bob's brings t
-    assert env.reward(state) == Reward(team=2.0, turns={0: 1.0, 1: 1.0, 2: 1.0}, done=True)
+    assert env.reward(state) == earned(team=2.0, turns={0: 1.0, 1: 1.0, 2: 1.0}, names=("first", "second"))
     lost = played(env, ["c", "two letters"])
-    assert env.reward(lost) == Reward(team=0.5, turns={0: 1.0, 1: -1.0}, done=True)
+    assert env.reward(lost) == earned(team=0.5, turns={0: 1.0, 1: -1.0}, names=("first", "second"))
 
 
 def test_words_of_ones_own() -> None:
@@ -267,6 +382,7 @@ def test_actions_of_spaces_that_start_elsewhere() -> None:
     assert [read_action(f"Action: {n}", space, [0, 1, 0]) for n in (5, 6, 7)] == [None, 6, None]
     assert read_action("Action: 5. Or rather Action: 6, yes 7", space, None) == 6
     assert read_action("Action: 5\nNo, Action:\n 6", space, None) == 6
+    assert [read_action(text, space, None) for text in ("6", " 6\n", "6.", "5 6", "six")] == [6, 6, None, None, None]
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------

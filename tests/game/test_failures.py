@@ -14,7 +14,7 @@ from voices import Voice, run, team
 import marft
 from marft.game import play as playing
 from marft.game.play import Game
-from marft.types import Completion, MarftError, Message, PromptTooLong, Request, Reward, SpeechError
+from marft.types import Completion, MarftError, Message, Request, Reward, SpeechError
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,16 @@ def test_a_reward_that_is_no_number_fails_the_episode(number: Any) -> None:
         assert episode.error == f"the environment's reward is {number}, not a finite number"
 
 
+@pytest.mark.parametrize("players", [["ann"], {0: 1}, {"0": "ann"}])
+def test_players_that_are_no_names_by_turn_fail_the_episode(players: Any) -> None:
+    class Plays(toys.Echo):
+        def reward(self, state: str) -> Reward:
+            return Reward(team=0.0, turns={0: 1.0}, players=players)
+
+    episode = run(team("a"), env=Plays(), ended="failed")
+    assert episode.error == "the environment's Reward.players is not a mapping of turns' indices to names"
+
+
 @pytest.mark.parametrize(("method", "given"), [("reward", "float"), ("observe", "NoneType")])
 def test_a_wrong_kind_of_answer_fails_the_episode(method: str, given: str) -> None:
     episode = run(team("a"), env=toys.Returns(method), ended="failed")
@@ -75,10 +85,9 @@ class Mute(Voice):
 
 
 @pytest.mark.parametrize("spelling", [True, False])
-@pytest.mark.parametrize("error", [PromptTooLong("too long"), SpeechError("the line is dead")])
-def test_an_agent_that_cannot_speak_fails_the_episode(error: Exception, spelling: bool) -> None:
-    episode = run(team("a", "b", voice=Mute(error, spelling=spelling)), ended="failed")
-    assert (episode.error, len(episode.turns)) == (f"b: {error}", 1)
+def test_an_agent_that_cannot_speak_fails_the_episode(spelling: bool) -> None:
+    episode = run(team("a", "b", voice=Mute(SpeechError("the line is dead"), spelling=spelling)), ended="failed")
+    assert (episode.error, len(episode.turns)) == ("b: the line is dead", 1)
 
 
 def test_one_of_many_that_cannot_speak_fails_the_episode() -> None:

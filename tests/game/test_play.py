@@ -301,7 +301,7 @@ def test_what_no_model_said() -> None:
     _, first, second, last = episode.turns
     assert first == Turn(
         agent="tool", index=1, nth=0, shown="The board: [<a>]", observation=(), prompt_ids=(),
-        completion=Completion(text="4", token_ids=(), logprobs=(), finish="stop", version=0),
+        completion=Completion(text="4", token_ids=(), logprobs=(), finish="stop", version=0), step="none",
     )  # fmt: skip
     assert (second.index, second.nth, second.text, second.aside) == (2, 1, "5", False)
     assert last.observation[1].content == "What is 2 + 2?\n\nThe board: [<a>45]\n\ntool: 4\n\ntool: 5"

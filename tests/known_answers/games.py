@@ -1,4 +1,4 @@
-"""Small cooperative games whose best team is known: `ann` speaks, then `bob`, one word each."""
+"""Small games whose answer is known: `ann` speaks, then `bob`, one word each, for the team or (`Duel`) against each other."""
 
 from __future__ import annotations
 
@@ -113,3 +113,42 @@ class Wordy(Follow):
 
     def transition(self, state: State, turn: marft.Turn) -> State:
         return State(colour=state.colour, words=(*state.words, turn.text[:1]))
+
+
+class Duel(marft.Environment[tuple[int, ...]]):
+    """`ann`, `bob` and `ann` again say "1" or anything else, 0. What `ann` wins `bob` loses: `BAIT` at once for a first "1",
+    and the rest at the end, so that she has WON[a][b][c] in all.
+
+    By backward induction she ends with 1, so `bob` says 1, and so she begins with 0 and has 0.4. Whoever goes for what is
+    paid at once begins with 1, and has −0.8.
+    """
+
+    light = True
+
+    BAIT = 0.3
+    WON = (((0.0, 1.0), (-0.2, 0.4)), ((0.1, 0.9), (-1.4, -0.8)))
+    BEST = (0, 1, 1)
+
+    def tasks(self, split: Split) -> list[marft.Task]:
+        return [marft.Task(id=split, prompt="")]
+
+    def reset(self, task: marft.Task) -> tuple[int, ...]:
+        return ()
+
+    def observe(self, state: tuple[int, ...], agent: str) -> str:
+        return " ".join(map(str, state))
+
+    def whose_turn(self, state: tuple[int, ...]) -> str | None:
+        return ("ann", "bob", "ann", None)[len(state)]
+
+    def transition(self, state: tuple[int, ...], turn: marft.Turn) -> tuple[int, ...]:
+        return (*state, int(turn.text == "1"))
+
+    def reward(self, state: tuple[int, ...]) -> marft.Reward:
+        bait = self.BAIT * sum(state[:1])
+        own = [bait, -bait, 0.0][: len(state)]
+        if len(state) == 3:
+            rest = self.WON[state[0]][state[1]][state[2]] - bait
+            own = [bait, -bait - rest, rest]
+        turns = dict(enumerate(own))
+        return marft.Reward(team=0.0, turns=turns, correct=state == self.BEST, done=len(state) == 3, itemised=True)

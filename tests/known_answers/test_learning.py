@@ -105,6 +105,7 @@ def test_a_critic_for_each_agent_finds_the_best_pair(algorithm: str) -> None:
         {"name": "equal"},
         {"name": "step_discounted", "beta": 0.5},
         {"name": "per_step", "gamma": 0.0},
+        {"name": "per_player"},
         {"name": "difference"},
         {"name": "difference", "baseline": "base"},
         {"name": "tree"},

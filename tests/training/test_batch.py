@@ -186,7 +186,7 @@ def test_the_central_state_shows_what_the_environment_showed_and_where_an_episod
 
 def test_the_credit_decides_rewards_and_discount() -> None:
     def halving(episode: Episode) -> RewardStream:
-        return RewardStream(rewards=(0.0,) * (len(episode.turns) - 1) + (1.0,), gamma=0.5)
+        return RewardStream(rewards=(0.0,) * (len(episode.turns) - 1) + (1.0,), discounts=(0.5,) * len(episode.turns))
 
     found = batch_of([episode("x", ["planner", "solver"])], credit=halving)
     assert found.discount_K.tolist() == [0.5, 0.5]
@@ -235,7 +235,7 @@ def test_what_was_earned_in_between_goes_to_the_learning_turn_before() -> None:
     """With γ = ½ and rewards 1, 2, 4, 8, 16 the learning turns 1 and 3 earn 2 + ½·4 and 8 + ½·16, two steps apart."""
 
     def given(episode: Episode) -> RewardStream:
-        return RewardStream(rewards=(1.0, 2.0, 4.0, 8.0, 16.0), gamma=0.5)
+        return RewardStream(rewards=(1.0, 2.0, 4.0, 8.0, 16.0), discounts=(0.5,) * 5)
 
     played = [episode("x", ["solver", "planner", "solver", "planner", "solver"])]
     found = batch_of(played, [member("planner")], credit=given)

@@ -57,6 +57,7 @@ STREAMS: dict[str, tuple[dict[str, Any], tuple[float, ...], float]] = {
     "equal": ({}, (0, 4), 1),
     "step_discounted": ({"beta": 0.5}, (0, 4), 0.5),
     "per_step": ({"gamma": 0.25}, (1, 6), 0.25),
+    "per_player": ({"gamma": 0.25}, (5, 6), 0.25),
     "difference": ({}, (0.25, 0.5), 0),
     "tree": ({}, (0.25, 0.5), 0),
 }
@@ -66,4 +67,4 @@ STREAMS: dict[str, tuple[dict[str, Any], tuple[float, ...], float]] = {
 def test_every_credit_is_made_with_its_settings(name: str) -> None:
     settings, rewards, gamma = STREAMS[name]
     stream = make_credit(config_of(credit={"name": name, **settings}).credit)(EPISODE)
-    assert (stream.rewards, stream.gamma) == (rewards, gamma)
+    assert (stream.rewards, stream.discounts) == (rewards, (gamma, gamma))

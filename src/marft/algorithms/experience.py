@@ -21,10 +21,11 @@ ValuesAt = Literal["token", "turn"]
 class Experience:
     """Turns of agents that learn, after credit: in order of play, one episode after the other.
 
-    Values are the critic's, one a token or one a turn as the algorithm asks.
+    Values are the critic's, one a token or one a turn as the algorithm asks. Where every player has a return of its own,
+    each one's part of an episode counts as an episode here: E are these parts, and they are interleaved.
     """
 
-    episode_K: Tensor  # ascending
+    episode_K: Tensor
     agent_K: Tensor
     group_K: Tensor  # equal numbers: turns that are compared (same task, agent and which of its turns; or siblings)
     play_K: Tensor  # equal numbers: turns whose scores hang together (of one episode; of one task's tree)
@@ -106,9 +107,12 @@ class Algorithm(Protocol):
 
 
 def to_rows(x: Tensor, row: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Lay a flat tensor out as one row an episode: x [N], row [N] ascending → grid [E, T], mask [E, T], column [N]."""
+    """Lay a flat tensor out as one row an episode: x [N], row [N] → grid [E, T], mask [E, T], column [N]. Entries of a row
+    keep their order; rows may be interleaved."""
     counts = torch.bincount(row, minlength=rows)
-    column = torch.arange(len(row)) - (counts.cumsum(0) - counts)[row]
+    order = row.argsort(stable=True)
+    column = torch.empty_like(row)
+    column[order] = torch.arange(len(row)) - (counts.cumsum(0) - counts)[row[order]]
     grid = x.new_zeros(rows, int(counts.max()))
     grid[row, column] = x
     mask = torch.zeros_like(grid, dtype=torch.bool)
@@ -117,7 +121,7 @@ def to_rows(x: Tensor, row: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def returns_to_go(reward_K: Tensor, discount_K: Tensor, episode_K: Tensor, episodes: int) -> Tensor:
-    """c_k = r_k + discount_k · c_{k+1} within each episode; nothing follows its last turn. `episode_K` ascends."""
+    """c_k = r_k + discount_k · c_{k+1} within each episode; nothing follows its last turn."""
     rewards, _, column = to_rows(reward_K, episode_K, episodes)
     discount, _, _ = to_rows(discount_K, episode_K, episodes)
     return suffix_scan(rewards, discount)[episode_K, column]

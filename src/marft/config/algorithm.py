@@ -33,6 +33,13 @@ class PerStepConfig(Section):
     gamma: Fraction = 1.0
 
 
+class PerPlayerConfig(Section):
+    """Every player's own rewards, each with its own return-to-go: for opponents."""
+
+    name: Literal["per_player"]
+    gamma: Fraction = 1.0
+
+
 class DifferenceConfig(Section):
     """What the team's reward loses when a message is blanked, or given by the untrained base, and the rest is replayed."""
 
@@ -47,7 +54,8 @@ class TreeConfig(Section):
 
 
 CreditConfig = Annotated[
-    EqualConfig | StepDiscountedConfig | PerStepConfig | DifferenceConfig | TreeConfig, Field(discriminator="name")
+    EqualConfig | StepDiscountedConfig | PerStepConfig | PerPlayerConfig | DifferenceConfig | TreeConfig,
+    Field(discriminator="name"),
 ]
 
 
@@ -170,6 +178,7 @@ CREDITS: dict[str, type[BaseModel]] = {
     "equal": EqualConfig,
     "step_discounted": StepDiscountedConfig,
     "per_step": PerStepConfig,
+    "per_player": PerPlayerConfig,
     "difference": DifferenceConfig,
     "tree": TreeConfig,
 }

@@ -52,7 +52,7 @@ KEYS: Mapping[str, str] = {
     "algorithm.trust_region": "kl_budget target_kl max_kl kl_target desired_kl",
     "algorithm.entropy": "ent_coef entropy_coef entropy_coeff entropy_weight",
     "algorithm.lam": "gae_lambda lambda lmbda lambd",
-    "credit.gamma (with credit=per_step)": "gamma discount discount_factor",
+    "credit.gamma (with credit=per_step or per_player)": "gamma discount discount_factor",
     "checkpoint.every": "save_steps save_every save_interval save_freq checkpoint_interval",
     "checkpoint.keep": "save_total_limit max_checkpoints",
     "eval.every": "eval_steps eval_every eval_interval eval_freq test_freq",
@@ -95,6 +95,8 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "counterfactual": "say difference",
         "shapley": "say difference or tree",
         "discounted": "say step_discounted",
+        "own_return": "say per_player",
+        "self_play": "say per_player",
     },
     "schedule.mode": {"happo": "say sequential", "mappo": "say joint", "simultaneous": "say joint"},
     "dtype": {

@@ -61,7 +61,7 @@ class LocalEngine:
 
     async def generate(self, request: Request) -> Completion:
         if len(request.prompt_ids) >= self.team.longest:
-            raise PromptTooLong(f"the prompt has {len(request.prompt_ids)} tokens, the model reads {self.team.longest}")
+            raise PromptTooLong(len(request.prompt_ids), self.team.longest)
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self.waiting.append((request, future))
         if self.driver is None or self.driver.done():

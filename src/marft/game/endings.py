@@ -21,6 +21,10 @@ class HostileError(GameOver):
         self.fault, self.trace = fault, trace
 
 
+class Overflow(GameOver):
+    """What the team has said outgrew what one of its agents can read."""
+
+
 class CutOff(GameOver):
     """The limit of turns was reached; carries who would have acted next, and what it would have been shown."""
 

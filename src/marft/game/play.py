@@ -10,12 +10,12 @@ import asyncio
 import hashlib
 import traceback
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from marft.game.endings import CutOff, GameOver, HostileError
+from marft.game.endings import CutOff, GameOver, HostileError, Overflow
 from marft.game.observation import is_visible, observe
 from marft.game.tools import NO_TOOLS, Call, Tools
 from marft.game.workflows import Workflow
@@ -23,9 +23,11 @@ from marft.game.world import Guarded, World
 from marft.types import (
     MAX_TURNS,
     Completion,
+    Ended,
     Episode,
     MarftError,
     Message,
+    PromptTooLong,
     Request,
     Reward,
     Sampling,
@@ -226,12 +228,29 @@ class Game:
                     seed=seed_of(self._seed, index),
                 )
             )  # fmt: skip
+        except PromptTooLong as error:
+            if self._fits_unsaid(agent, shown, turns, error.longest):
+                raise Overflow(f"{agent.name}: {error}") from error
+            raise HostileError(f"{agent.name}: {error}, and it is as long if nobody speaks", "speech") from error
         except SpeechError as error:
             raise HostileError(f"{agent.name}: {error}", "speech") from error
         return Turn(
             agent=agent.name, index=index, nth=nth, shown=shown, observation=observation, prompt_ids=prompt_ids,
-            completion=completion, aside=terms.aside,
+            completion=completion, aside=terms.aside, step="next" if index == len(self.turns) else "same",
         )  # fmt: skip
+
+    def _fits_unsaid(self, agent: Agent, shown: str, turns: Sequence[Turn], longest: int) -> bool:
+        """Whether `agent` could read its prompt but for what agents and their tools have said, be it in their turns or
+        repeated by the environment or the workflow."""
+        talk = [turn for turn in self.turns if turn.step != "none" or turn.to is not None]
+        said = sorted((turn.text for turn in talk), key=len, reverse=True)
+        others = [
+            replace(turn, completion=replace(turn.completion, text=without(turn.text, said)))
+            for turn in turns
+            if turn not in talk
+        ]
+        bare = observe(prompt=agent.prompt, task=self.task, shown=without(shown, said), turns=others)
+        return bool(talk) and len(agent.voice.encode(bare)) < longest
 
     def _unspoken(self, name: str, text: str, *, shown: str, to: str | None = None) -> Turn:
         """A turn that no model generated."""
@@ -241,6 +260,7 @@ class Game:
         return Turn(
             agent=name, index=index, nth=sum(t.agent == name for t in self.turns), shown=shown, observation=(),
             prompt_ids=(), completion=Completion(text=text, token_ids=(), logprobs=(), finish="stop", version=0), to=to,
+            step="none",
         )  # fmt: skip
 
     async def _record(self, turn: Turn) -> None:
@@ -262,26 +282,46 @@ async def play(
     game = Game(
         task=task, team=team, world=guarded, seed=f"{seed}/{task.id}/{sample}", replayed=replayed, base_at=base_at
     )
-    reward, failure, cut = Reward(team=0.0), None, None
+    reward = Reward(team=0.0)
+    over: GameOver | None = None
     try:
         await guarded.reset(task)
-        cut = await carry_out(workflow, game)
+        over = await carry_out(workflow, game)
         reward = await guarded.reward(last=True)
     except HostileError as error:
-        failure, cut = error, None
-    if failure is None and len(game.turns) < len(replayed):
+        over = error
+    if not isinstance(over, HostileError) and len(game.turns) < len(replayed):
         check_repeats(replayed[len(game.turns)], "nobody")
+    failure = over if isinstance(over, HostileError) else None
+    cut = over if isinstance(over, CutOff) else None
     return Episode(
-        task=task, sample=sample, turns=tuple(game.turns), reward=reward,
-        ended="failed" if failure else "cut_off" if cut else "terminated", error=str(failure) if failure else None,
+        task=task, sample=sample, turns=tuple(game.turns),
+        reward=reward_of_failure(reward) if isinstance(over, Overflow) else reward, ended=ended(over),
+        error=str(over) if isinstance(over, HostileError | Overflow) else None,
         fault=failure.fault if failure else None, trace=failure.trace if failure else "",
         cut_before=cut.before if cut else None, cut_shown=cut.shown if cut else "", counts=dict(game.counts),
         trunk=trunk, forked_at=len(replayed),
     )  # fmt: skip
 
 
-async def carry_out(workflow: Workflow, game: Game) -> CutOff | None:
-    """The workflow until it is done or the game is over; gives the cut where the limit of turns ended it."""
+def ended(over: GameOver | None) -> Ended:
+    match over:
+        case HostileError():
+            return "failed"
+        case Overflow():
+            return "overflow"
+        case CutOff():
+            return "cut_off"
+    return "terminated"
+
+
+def reward_of_failure(reward: Reward) -> Reward:
+    """What a team earns that could not go on: nothing for its answer, and what it had lost by then."""
+    return replace(reward, team=min(0.0, reward.team), correct=None if reward.correct is None else False)
+
+
+async def carry_out(workflow: Workflow, game: Game) -> CutOff | Overflow | None:
+    """The workflow until it is done or the game is over; gives what ended it but is no failure of others."""
     try:
         await workflow(game)
     except MarftError:
@@ -291,9 +331,16 @@ async def carry_out(workflow: Workflow, game: Game) -> CutOff | None:
             raise HostileError(
                 f"the workflow raised {type(error).__name__}: {error}", "workflow", traceback.format_exc()
             ) from error
-    if game.over is None or isinstance(game.over, CutOff):
+    if game.over is None or isinstance(game.over, CutOff | Overflow):
         return game.over
     raise game.over
+
+
+def without(text: str, said: Iterable[str]) -> str:
+    """A text less what it repeats, each saying once."""
+    for each in said:
+        text = text.replace(each, "", 1) if each else text
+    return text
 
 
 def addressed(turn: Turn, call: Call | None) -> Turn:

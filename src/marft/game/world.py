@@ -59,6 +59,10 @@ class Guarded:
             raise HostileError(f"environment.reward returned {type(reward).__name__}, not a marft.Reward", "raised")
         if not isinstance(reward.turns, Mapping) or not all(type(index) is int for index in reward.turns):
             raise HostileError("the environment's Reward.turns is not a mapping of turns' indices to numbers", "raised")
+        if not isinstance(reward.players, Mapping) or not all(
+            type(index) is int and type(player) is str for index, player in reward.players.items()
+        ):
+            raise HostileError("the environment's Reward.players is not a mapping of turns' indices to names", "raised")
         for number in (reward.team, *reward.turns.values()):
             if not isinstance(number, Real) or not math.isfinite(number):
                 raise HostileError(f"the environment's reward is {number}, not a finite number", "raised")

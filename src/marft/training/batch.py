@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from marft.algorithms.credit import RewardStream, fold
-from marft.algorithms.experience import Experience
+from marft.algorithms.experience import Experience, returns_to_go
 from marft.game.observation import central_state
 from marft.training.roster import Member
 from marft.types import Episode, Turn
@@ -28,6 +28,7 @@ class Batch:
     states: tuple[tuple[int, ...], ...]  # s_k as token ids; empty without a critic
     cut_states: Mapping[int, CutState]  # s_K of episodes (by index) that were cut off
     episode_K: Tensor
+    return_K: Tensor  # whose return-to-go a turn belongs to: its episode's, or its player's in that episode
     agent_K: Tensor
     adapter_K: Tensor
     group_K: Tensor
@@ -39,6 +40,12 @@ class Batch:
     tokens_N: Tensor
     old_N: Tensor  # log-probs at which the tokens were sampled
     temperature_K: Tensor
+    episode_R: Tensor  # of every return
+
+    @property
+    def score_K(self) -> Tensor:
+        """c_k, what each turn comes to."""
+        return returns_to_go(self.reward_K, self.discount_K, self.return_K, len(self.episode_R))
 
     @property
     def starts_K(self) -> Tensor:
@@ -82,9 +89,9 @@ class Batch:
         baseline_A: Tensor | None = None,
     ) -> Experience:
         return Experience(
-            episode_K=self.episode_K, agent_K=self.agent_K, group_K=self.group_K, play_K=self.play_K,
-            length_K=self.length_K, reward_K=self.reward_K, discount_K=self.discount_K, final_E=final_E, values=values,
-            penalty_N=penalty_N, noise=noise, baseline_A=baseline_A,
+            episode_K=self.return_K, agent_K=self.agent_K, group_K=self.group_K, play_K=self.play_K,
+            length_K=self.length_K, reward_K=self.reward_K, discount_K=self.discount_K, final_E=final_E[self.episode_R],
+            values=values, penalty_N=penalty_N, noise=noise, baseline_A=baseline_A,
         )  # fmt: skip
 
 
@@ -104,7 +111,11 @@ def build_batch(
     by_branch: bool = False,
 ) -> Batch:
     """Every turn is its own sample with the prompt it really saw. `by_branch` compares children of one state (tree
-    credit) instead of an agent's same turn in all samples of a task."""
+    credit) instead of an agent's same turn in all samples of a task.
+
+    Where players have returns of their own, an episode that was cut off is worth what each had earned by then: a critic's
+    V(s_K) would be the return of whoever is to act, and of nobody else.
+    """
     index = {member.agent: i for i, member in enumerate(members)}
     valued = any(member.critic is not None for member in members)
     adapters = {adapter: i for i, adapter in enumerate(dict.fromkeys(member.adapter for member in members))}
@@ -114,11 +125,18 @@ def build_batch(
     discounts: list[float] = []
     groups: dict[tuple[str, str | int, int], int] = {}
     group: list[int] = []
+    returns: dict[tuple[int, str], int] = {}
+    whose: list[int] = []
+    shared: set[int] = set()  # episodes with one return for all
     for e, episode in enumerate(episodes):
         learns = [turn.agent in index and turn.index >= episode.forked_at for turn in episode.turns]
-        folded = fold(credit(unearned(episode) if valued else episode), learns)
-        for k in folded.turns:
+        folded = fold(credit(episode), learns)
+        if folded.players is None:
+            shared.add(e)
+            folded = fold(credit(unearned(episode)), learns) if valued else folded
+        for k, player in zip(folded.turns, folded.players or ("",) * len(folded.turns), strict=True):
             turn = episode.turns[k]
+            whose.append(returns.setdefault((e, player), len(returns)))
             kept.append(turn)
             owner.append(e)
             key = branch_of(episode, turn) if by_branch else (episode.task.id, turn.agent, turn.nth)
@@ -132,8 +150,9 @@ def build_batch(
         turns=tuple(kept),
         members=tuple(members),
         states=states_of(episodes, kept, owner, [members[i] for i in agent]),
-        cut_states=cut_states_of(episodes, kept, owner, members),
+        cut_states=cut_states_of(episodes, kept, owner, members, shared),
         episode_K=torch.tensor(owner),
+        return_K=torch.tensor(whose),
         agent_K=torch.tensor(agent),
         adapter_K=torch.tensor([adapters[members[i].adapter] for i in agent]),
         group_K=torch.tensor(group),
@@ -145,6 +164,7 @@ def build_batch(
         tokens_N=torch.tensor([token for turn in kept for token in turn.completion.token_ids]),
         old_N=torch.tensor([logprob for turn in kept for logprob in turn.completion.logprobs]),
         temperature_K=torch.tensor([members[i].temperature for i in agent]),
+        episode_R=torch.tensor([e for e, _ in returns]),
     )
 
 
@@ -175,14 +195,16 @@ def states_of(
 
 
 def cut_states_of(
-    episodes: Sequence[Episode], turns: Sequence[Turn], owner: Sequence[int], members: Sequence[Member]
-) -> dict[int, CutState]:
-    """s_K of episodes that were cut off, judged by the critic of whoever would have acted, or of the last who learns."""
+    episodes: Sequence[Episode], turns: Sequence[Turn], owner: Sequence[int], members: Sequence[Member],
+    shared: Collection[int],
+) -> dict[int, CutState]:  # fmt: skip
+    """s_K of those `shared` episodes that were cut off, judged by the critic of whoever would have acted, or of the last
+    who learns."""
     by_name = {member.agent: member for member in members}
     last = dict(zip(owner, turns, strict=True))  # of each episode
     found: dict[int, CutState] = {}
     for e, episode in enumerate(episodes):
-        if episode.cut_before is None or e not in last:
+        if episode.cut_before is None or e not in last or e not in shared:
             continue
         judge = by_name.get(episode.cut_before, by_name[last[e].agent])
         if judge.critic is not None:

@@ -79,5 +79,7 @@ def make_credit(config: CreditConfig) -> Callable[[Episode], RewardStream]:
             return partial(credit.step_discounted, beta=config.beta)
         case "per_step":
             return partial(credit.per_step, gamma=config.gamma)
+        case "per_player":
+            return partial(credit.per_player, gamma=config.gamma)
         case "difference" | "tree":
             return credit.replayed

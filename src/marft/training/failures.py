@@ -42,6 +42,7 @@ def tensors_of(batch: Batch, lesson: Lesson | None) -> dict[str, Tensor]:
     prompts, states = [turn.prompt_ids for turn in batch.turns], batch.states
     found: dict[str, Tensor | None] = {
         "episode_K": batch.episode_K, "agent_K": batch.agent_K, "group_K": batch.group_K, "length_K": batch.length_K,
+        "return_K": batch.return_K,
         "reward_K": batch.reward_K, "discount_K": batch.discount_K, "temperature_K": batch.temperature_K,
         "tokens_N": batch.tokens_N, "logprobs_N": batch.old_N,
         "prompt_length_K": lengths(prompts), "prompts_P": flat(prompts),

@@ -42,6 +42,7 @@ class Terminal:
         evaluated = f"  held-out {row['eval'].get('accuracy', row['eval']['reward']):.3f}" if "eval" in row else ""
         faults = ", ".join(f"{count} {fault}" for fault, count in row.get("faults", {}).items())
         failed = f"  {row['failed']} episodes failed ({faults})" if faults else ""
+        failed += f"  {row['overflow']} outgrew what an agent reads" if "overflow" in row else ""
         self.say(
             f"iteration {row['iteration']:4d}{self.of}  reward {row['reward']:.3f}{evaluated}{failed}  {agents}{gap}  "
             f"{speed:,.0f} tokens/s  {left // 60}:{left % 60:02d} left"

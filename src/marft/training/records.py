@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from marft.algorithms.experience import returns_to_go
 from marft.models.attention import ragged
 from marft.training.batch import Batch
 from marft.training.lesson import Lesson, Update
@@ -38,6 +37,8 @@ def iteration_row(plays: Sequence[Play]) -> dict[str, Any]:
     if graded:
         row["accuracy"] = sum(graded) / len(graded)
     row["failed"] = len(episodes) - len(played)
+    if overflows := sum(episode.ended == "overflow" for episode in episodes):
+        row["overflow"] = overflows
     row["faults"] = dict(sorted(Counter(e.fault for e in episodes if e.fault is not None).items()))
     counts: Counter[str] = Counter()
     for episode in played:
@@ -77,8 +78,7 @@ def reward_figures(played: Sequence[Episode]) -> dict[str, float | None]:
 def agent_figures(play: Play) -> dict[str, dict[str, Any]]:
     batch, found = play.lesson.batch, {}
     turn_N, _ = ragged(batch.length_K)
-    score_K = returns_to_go(batch.reward_K, batch.discount_K, batch.episode_K, len(batch.episodes))
-    lone_K = play.lesson.estimate.lone_K
+    score_K, lone_K = batch.score_K, play.lesson.estimate.lone_K
     for i, member in enumerate(batch.members):
         own = batch.agent_K == i
         if not own.any():

@@ -71,9 +71,10 @@ class Source:
             )
         if not any(turn.agent in self.config.team.trained for episode in played for turn in episode.turns):
             raise MarftError("nobody who learns acted in any episode; the workflow must call game.act")
-        if self.config.credit.name == "per_step" and not any(episode.reward.turns for episode in played):
+        credit = self.config.credit.name
+        if credit in ("per_step", "per_player") and not any(episode.reward.turns for episode in played):
             raise MarftError(
-                "credit: per_step needs rewards of single turns (Reward.turns), and this environment gives none; "
+                f"credit: {credit} needs rewards of single turns (Reward.turns), and this environment gives none; "
                 "use credit=equal"
             )
 

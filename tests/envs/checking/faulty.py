@@ -314,6 +314,16 @@ class DoneText(Rewards):
         super().__init__(done="no")
 
 
+class ItemisedText(Rewards):
+    def __init__(self) -> None:
+        super().__init__(itemised="no")
+
+
+class NumberedPlayers(Rewards):
+    def __init__(self) -> None:
+        super().__init__(players={0: 1})
+
+
 class TurnList(Rewards):
     def __init__(self) -> None:
         super().__init__(turns=[0.5])

@@ -87,6 +87,8 @@ def test_built_in_arithmetic_passes(level: int) -> None:
         ("DoneText", "reward", "Reward.done is 'no' after 'yes'"),
         ("Dice", "reward", "reward gives two rewards for one state"),
         ("SpoilsInReward", "reward", "reward changed the state it was given"),
+        ("ItemisedText", "reward", "Reward.itemised is 'no' after 'yes'; give True or False"),
+        ("NumberedPlayers", "reward", "Reward.players is {0: 1} after 'yes'; give a dict {turn.index: name}"),
         ("TurnOne", "turn rewards", "Reward.turns holds 1 when only the turns [0] were heard; use turn.index"),
         ("Sometimes", "turn rewards", "Reward.turns is given in some states and empty in others"),
         ("ShowsNone", "observe", 'observe gave NoneType; return a text, "" for nothing'),

@@ -57,7 +57,7 @@ class VllmEngine:
 
     async def generate(self, request: Request) -> Completion:
         if len(request.prompt_ids) >= self.longest:
-            raise PromptTooLong(f"the prompt has {len(request.prompt_ids)} tokens, vLLM reads {self.longest}")
+            raise PromptTooLong(len(request.prompt_ids), self.longest, "vLLM")
         limit = min(request.sampling.max_tokens, self.longest - len(request.prompt_ids))
         version, edition = self.version, self.editions.current(request.adapter, self.version)
         if edition is None:

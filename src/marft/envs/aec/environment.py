@@ -21,8 +21,8 @@ SIZES: dict[Split, int] = {"train": 10_000, "test": 1_000}
 class PettingZoo(Environment[State]):
     """The k-th player of the game is the agent that `agents` lists k-th; one agent may play several.
 
-    The team's reward is the mean of what its players earned. Each turn's own is what its player earned from it until
-    that player's next. A message without a legal "Action: N" ends the game and costs its turn `illegal`.
+    The team's reward is the mean of what its players earned, and so sums up the turns' own: each turn's is what its player
+    earned from it until that player's next. A message without a legal "Action: N" ends the game and costs its turn `illegal`.
     """
 
     def __init__(
@@ -88,7 +88,9 @@ class PettingZoo(Environment[State]):
     def reward(self, state: State) -> Reward:
         table = self.tables.at(state)
         team = sum(table.totals.values()) / len(table.totals)
-        return Reward(team=team, turns=dict(table.earned), done=table.player is None)
+        return Reward(
+            team=team, turns=dict(table.earned), done=table.player is None, itemised=True, players=dict(table.players)
+        )
 
     def _agent(self, player: str, game: Any) -> str:
         return self.agents[list(map(str, game.possible_agents)).index(player)]

@@ -9,7 +9,7 @@ from typing import Any
 
 from marft.envs.aec.words import mask_of, read_action
 
-LIVE = 8  # games kept alive, to go on from where they stand
+LIVE = 512  # games kept alive, to go on from where they stand: as many as a batch plays at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +29,13 @@ class State:
 
 
 class Table:
-    """One game from its seed on. `earned` is what its turns brought their players, by turn; `totals` by player."""
+    """One game from its seed on. `earned` is what its turns brought their `players`, by turn; `totals` by player."""
 
     def __init__(self, game: Any, seed: int, illegal: float) -> None:
         self.game, self.illegal = game, illegal
         self.ended = False
         self.earned: dict[int, float] = {}
+        self.players: dict[int, str] = {}  # whose turn was which
         self.latest: dict[str, int] = {}  # each player's last turn
         game.reset(seed=seed)
         self.totals = dict.fromkeys(game.possible_agents, 0.0)
@@ -58,7 +59,7 @@ class Table:
         """What a player is told to have earned when its next turn comes was earned by its last one."""
         player = str(self.game.agent_selection)
         self._pay(player, float(self.game.last(observe=False)[1]))
-        self.latest[player], self.earned[move.turn] = move.turn, 0.0
+        self.latest[player], self.earned[move.turn], self.players[move.turn] = move.turn, 0.0, player
         if move.action is None:
             # as PettingZoo's TerminateIllegalWrapper has it: the mover pays, the others keep what they have
             waiting = self.game.unwrapped._cumulative_rewards

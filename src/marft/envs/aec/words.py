@@ -53,14 +53,15 @@ def list_actions(legal: list[int]) -> str:
 
 
 def read_action(text: str, space: Any, mask: Any | None) -> int | str | None:
-    """What stands after the last "Action:" of a message: a legal number, or a text that the game takes; else None."""
+    """What stands after the last "Action:" of a message, or all of it where it holds none: a legal number, or a text that
+    the game takes; else None."""
     import gymnasium
 
     _, marked, last = text.rpartition("Action:")
     if isinstance(space, gymnasium.spaces.Text):
         said = (last.partition("\n")[0] if marked else text).strip()
         return said if space.contains(said) else None
-    number = WHOLE.match(last) if marked else None
+    number = WHOLE.match(last) if marked else WHOLE.fullmatch(text.strip())
     if number is None:
         return None
     action = int(number[1])

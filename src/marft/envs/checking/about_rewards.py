@@ -59,8 +59,11 @@ def judged(subject: Subject, state: Any, when: str) -> float:
         raise Breach(
             f"Reward.correct is {found.correct!r} {when}; give True, False, or None where no answer is right{where}"
         )
-    if not isinstance(found.done, bool):
-        raise Breach(f"Reward.done is {found.done!r} {when}; give True or False{where}")
+    for name in ("done", "itemised"):
+        if not isinstance(getattr(found, name), bool):
+            raise Breach(f"Reward.{name} is {getattr(found, name)!r} {when}; give True or False{where}")
+    if not isinstance(found.players, Mapping) or not all(isinstance(name, str) for name in found.players.values()):
+        raise Breach(f"Reward.players is {found.players!r} {when}; give a dict {{turn.index: name}}{where}")
     again = subject.ask("reward", state, on=f"a state {when}")
     if subject.mark(again, "the reward") != subject.mark(found, "the reward"):
         raise Breach(f"reward gives two rewards for one state; it may depend on the state alone{where}")
