@@ -9,7 +9,7 @@ from marft.envs.sandbox.limits import Limits
 from marft.envs.sandbox.machine import NOBODY, Machine
 
 INSIDE = files("marft.envs.sandbox").joinpath("inside.py").read_text(encoding="utf-8")
-DEVICES = ("null", "zero", "urandom")
+DEVICES = ("null", "urandom")  # not zero: a shared map of it is memory that the address space does not count
 STREAMS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
 
 
@@ -21,16 +21,18 @@ def command(
     arguments: Sequence[str],
     report: int,
     info: int,
+    block: int,
     seccomp: int | None,
 ) -> list[str]:
     """`files` are read from their descriptors into /program, where `main.py` is what runs.
 
     The program is process 1 of its namespace, so that bubblewrap waits for it; otherwise a process of bubblewrap's own
     would be left over for the machine's first process to bury, which in a container may be a trainer that never does.
+    It starts only when something can be read from `block`.
     """
     line = [machine.bwrap, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
     line += ["--uid", str(NOBODY), "--gid", str(NOBODY), "--cap-drop", "ALL", "--hostname", "sandbox", "--clearenv"]
-    line += ["--as-pid-1", "--info-fd", str(info)]
+    line += ["--as-pid-1", "--info-fd", str(info), "--block-fd", str(block)]
     line += ["--setenv", "MALLOC_ARENA_MAX", "1"]  # else each thread reserves 64 MiB of the address space for itself
     for path in (*machine.folders, *machine.loaders, machine.python):
         line += ["--ro-bind", path, path]
@@ -43,7 +45,7 @@ def command(
         line += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
     for name, target in STREAMS.items():
         line += ["--symlink", target, f"/dev/{name}"]
-    line += ["--proc", "/proc", "--size", str(limits.tmpfs_bytes), "--tmpfs", "/tmp", "--chdir", "/tmp"]
+    line += ["--proc", "/proc", "--size", str(limits.tmpfs), "--tmpfs", "/tmp", "--chdir", "/tmp"]
     for name, descriptor in files.items():
         line += ["--ro-bind-data", str(descriptor), f"/program/{name}"]
     line += ["--remount-ro", "/"]

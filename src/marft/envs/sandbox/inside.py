@@ -9,12 +9,17 @@ import sys
 
 def become(path: str) -> None:
     """Run the program as if the interpreter had been started with it."""
+    import _ctypes
     import _signal  # type: ignore[import-not-found]
     import builtins
     import posix  # neither os nor signal, which take milliseconds to load
     import resource
     from _sitebuiltins import Quitter
 
+    # A huge page stays whole while any part of it is mapped, and the limit of the address space counts that part only.
+    prctl, disable_huge_pages = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl"), 41  # type: ignore[arg-type]
+    if _ctypes.call_function(prctl, (disable_huge_pages, 1, 0, 0, 0)) != 0:
+        raise OSError("huge pages cannot be switched off")
     report, count = int(sys.argv[1]), int(sys.argv[2])
     for pair in sys.argv[3 : 3 + count]:
         name, _, value = pair.partition("=")
