@@ -25,6 +25,12 @@ BURIAL = 2.0  # seconds that the last process of a group may take to be gone
 COUNTER = itertools.count()
 
 
+def put(path: Path, value: object) -> None:
+    """Write to a file of a control group; where there is none, none is made."""
+    with open(os.open(path, os.O_WRONLY), "w") as file:
+        file.write(str(value))
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """The control group of one run: its processes are added, and it is removed when they are gone."""
@@ -39,18 +45,18 @@ class Group:
     def limit(self, limits: Limits) -> None:
         """Version 2, or version 1. What a kernel may lack is tried only: swap, and the number of processes."""
         if (self.path / "memory.max").exists():
-            (self.path / "memory.max").write_text(str(limits.memory))
+            put(self.path / "memory.max", limits.memory)
             tried = {"memory.swap.max": 0, "pids.max": limits.processes}
         else:
-            (self.path / "memory.limit_in_bytes").write_text(str(limits.memory))
+            put(self.path / "memory.limit_in_bytes", limits.memory)
             tried = {"memory.memsw.limit_in_bytes": limits.memory}
         for name, value in tried.items():
             with suppress(OSError):
-                (self.path / name).write_text(str(value))
+                put(self.path / name, value)
 
     def add(self, pid: int) -> None:
         with suppress(ProcessLookupError):
-            (self.path / "cgroup.procs").write_text(str(pid))
+            put(self.path / "cgroup.procs", pid)
 
     def overrun(self) -> bool:
         """Whether the kernel killed a process of it because it took too much."""
@@ -113,12 +119,19 @@ class Parent:
                     left.rmdir()
 
 
+def text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
 def parent_group() -> Parent | None:
     """Where runs get their groups; None where they get none."""
     setting = os.environ.get(SETTING, "")
     if setting == "off":
         return None
-    for path in [Path(setting)] if setting else own_groups():
+    for path in [Path(setting)] if setting else own_groups(*map(text, ("/proc/self/cgroup", "/proc/self/mountinfo"))):
         make_room(path)
         parent = Parent(path)
         if parent.works():
@@ -132,22 +145,19 @@ def parent_group() -> Parent | None:
     return None
 
 
-def own_groups() -> Iterator[Path]:
-    """The groups that this process is in and that can limit memory, version 2 first."""
-    try:
-        memberships = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-        mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    except OSError:
-        return
-    for controllers, path in sorted((controllers, path) for _, controllers, path in memberships):
-        if controllers not in ("", "memory"):
+def own_groups(memberships: str, mounts: str) -> Iterator[Path]:
+    """The groups that a process is in and that can limit memory, version 2 first, by its two files in /proc."""
+    for controllers, path in sorted(
+        (line.split(":", 2)[1:] for line in memberships.splitlines()), key=lambda row: row[0]
+    ):
+        if controllers and "memory" not in controllers.split(","):
             continue
-        kind = "cgroup2" if controllers == "" else "cgroup"
-        for mount in mounts:
-            root, place, rest = mount[3], mount[4], mount[mount.index("-") + 1 :]
-            if rest[0] == kind and (kind == "cgroup2" or "memory" in rest[2].split(",")):
-                inside = "" if root == path else path.removeprefix(root.rstrip("/"))
-                yield Path(place + inside.rstrip("/"))
+        for mount in map(str.split, mounts.splitlines()):
+            root, place, (kind, _, options) = mount[3], mount[4], mount[mount.index("-") + 1 :][:3]
+            if kind == "cgroup2" if not controllers else kind == "cgroup" and "memory" in options.split(","):
+                below = path.removeprefix(root).strip("/")  # a container sees a part of the tree only
+                if ".." not in below.split("/"):
+                    yield Path(place) / below
 
 
 def make_room(path: Path) -> None:
@@ -160,7 +170,7 @@ def make_room(path: Path) -> None:
         if (path / "cgroup.procs").read_text().split() != [str(os.getpid())]:
             return
         (path / OURS).mkdir(exist_ok=True)
-        (path / OURS / "cgroup.procs").write_text(str(os.getpid()))
-        (path / "cgroup.subtree_control").write_text("+memory")
+        put(path / OURS / "cgroup.procs", os.getpid())
+        put(path / "cgroup.subtree_control", "+memory")
     except OSError:
         return
