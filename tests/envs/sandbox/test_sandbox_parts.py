@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marft.envs.sandbox import Limits, SandboxBroken, launch, machine, require_sandbox, run
-from marft.envs.sandbox.command import command
+from marft.envs.sandbox.command import INSIDE, command
 from marft.envs.sandbox.limits import MIB
 from marft.envs.sandbox.running import how
 from marft.envs.sandbox.seccomp import MACHINES, seccomp_filter
@@ -256,7 +256,7 @@ def test_root_becomes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_bubblewrap_is_told() -> None:
     line = command(
-        require_sandbox(), Limits(), files={"main.py": 9}, arguments=["a"], report=8, info=6, block=5, seccomp=7
+        require_sandbox(), Limits(), files={"main.py": 9}, arguments=["a"], report=8, gate=5, info=6, seccomp=7
     )
     for option in (
         "--unshare-all",
@@ -269,7 +269,7 @@ def test_what_bubblewrap_is_told() -> None:
         assert option in line
     assert line[line.index("--cap-drop") + 1] == "ALL"
     assert line[line.index("--seccomp") + 1] == "7"
-    assert line[line.index("--block-fd") + 1] == "5"
+    assert line[line.index(INSIDE) + 1 :][:2] == ["8", "5"]
     assert "--bind" not in line
     assert line[-1] == "a"
 

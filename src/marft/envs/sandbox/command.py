@@ -20,19 +20,19 @@ def command(
     files: Mapping[str, int],
     arguments: Sequence[str],
     report: int,
+    gate: int,
     info: int,
-    block: int,
     seccomp: int | None,
 ) -> list[str]:
     """`files` are read from their descriptors into /program, where `main.py` is what runs.
 
     The program is process 1 of its namespace, so that bubblewrap waits for it; otherwise a process of bubblewrap's own
     would be left over for the machine's first process to bury, which in a container may be a trainer that never does.
-    It starts only when something can be read from `block`.
+    It starts only when it is told so through `gate`.
     """
     line = [machine.bwrap, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
     line += ["--uid", str(NOBODY), "--gid", str(NOBODY), "--cap-drop", "ALL", "--hostname", "sandbox", "--clearenv"]
-    line += ["--as-pid-1", "--info-fd", str(info), "--block-fd", str(block)]
+    line += ["--as-pid-1", "--info-fd", str(info)]
     line += ["--setenv", "MALLOC_ARENA_MAX", "1"]  # else each thread reserves 64 MiB of the address space for itself
     for path in (*machine.folders, *machine.loaders, machine.python):
         line += ["--ro-bind", path, path]
@@ -53,4 +53,4 @@ def command(
         line += ["--seccomp", str(seccomp)]
     resources = [f"{name}={value}" for name, value in limits.resources().items()]
     python = [machine.python, "-I", "-S", "-B", "-X", "utf8", "-c", INSIDE]
-    return [*line, "--", *python, str(report), str(len(resources)), *resources, *arguments]
+    return [*line, "--", *python, str(report), str(gate), str(len(resources)), *resources, *arguments]

@@ -197,12 +197,12 @@ def launch(
             sources = {name: sealed(encoded(text)) for name, text in {"main.py": main, **(files or {})}.items()}
             bpf = seccomp_filter()
             seccomp = None if bpf is None else sealed(bpf)
-            (report, told), (info, informed), (block, blocked) = pipe(0, failing), pipe(0, ours), pipe(1, ours)
+            (report, told), (info, informed), (opened, gate) = pipe(0, failing), pipe(0, ours), pipe(1, ours)
             line = command(
                 machine, limits, files=sources, arguments=arguments,
-                report=told, info=informed, block=blocked, seccomp=seccomp,
+                report=told, gate=gate, info=informed, seccomp=seccomp,
             )  # fmt: skip
-            inherited = [*sources.values(), told, informed, blocked]
+            inherited = [*sources.values(), told, gate, informed]
             inherited += [each for each in (seccomp, channel) if each is not None]
             voice = subprocess.DEVNULL if quiet else subprocess.PIPE
             began = time.monotonic()
@@ -215,7 +215,7 @@ def launch(
         try:
             running.confine(machine, info)
             with suppress(BrokenPipeError):
-                os.write(block, b"1")
+                os.write(opened, b"1")
         except BaseException:
             running.__exit__(None, None, None)
             raise
