@@ -304,6 +304,26 @@ for kind in [socket.SOCK_DGRAM] * 20 + [socket.SOCK_SEQPACKET] * 20 + [socket.SO
 if refusals:
     raise OSError(refusals)
 """,
+    "sockets, files, page tables and the heap together": """
+for _ in range(22):
+    both = socket.socketpair()
+    kept.append(both)
+    for end in both:
+        end.setblocking(False)
+        try:
+            while end.send(b"x" * 65536):
+                pass
+        except BlockingIOError:
+            pass
+with open("/tmp/a", "wb", buffering=0) as file:
+    file.write(bytes(15 * MIB))
+for i in range(2000):
+    os.mkdir(f"/tmp/{i:0200}")
+for i in range(ENOUGH // PAGE):
+    at = 0x100000000000 + (i << 30) if i % 4 == 0 else None
+    flags = PRIVATE | ANONYMOUS | (FIXED if at else 0)
+    ctypes.c_char.from_address(mapped(PAGE, flags, at=at)).value = b"x"
+""",
     "sockets in flight": """
 heap = filled(mapped(24 * MIB, PRIVATE | ANONYMOUS), 24 * MIB)
 carriers = [socket.socketpair() for _ in range(4)]

@@ -77,7 +77,10 @@ class Running:
         if found is None:
             return
         pid = int(found[1])
-        self.child = os.pidfd_open(pid)
+        try:
+            self.child = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
         if machine.cgroup is None:
             self.guard = WATCHER_OF_THIS_PROCESS.watch(machine, self.limits, pid, self.child)
         else:
