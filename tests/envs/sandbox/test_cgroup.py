@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from marft.envs.sandbox import Limits
-from marft.envs.sandbox.cgroup import SETTING, Group, Parent, make_room, own_groups, parent_group
+from marft.envs.sandbox.cgroup import SETTING, Group, Parent, own_groups, parent_group
 from marft.envs.sandbox.limits import MIB
 from marft.types import MarftError
 
@@ -80,29 +80,6 @@ def test_version_2_has_its_own_names(tmp_path: Path) -> None:
     assert not group.overrun()
     (group.path / "memory.events").write_text("low 0\nmax 7\noom 1\noom_kill 1\noom_group_kill 0\n")
     assert group.overrun()
-
-
-def test_a_group_that_is_ours_alone_makes_room(tmp_path: Path) -> None:
-    me = f"{os.getpid()}\n"
-    Files(tmp_path, cgroup__controllers="cpu memory pids\n", cgroup__subtree_control="\n", cgroup__procs=me)
-    Files(tmp_path / "marft", cgroup__procs="")
-    make_room(tmp_path)
-    assert (tmp_path / "marft" / "cgroup.procs").read_text() == str(os.getpid())
-    assert (tmp_path / "cgroup.subtree_control").read_text() == "+memory"
-
-
-@pytest.mark.parametrize(
-    ("controllers", "enabled", "processes"),
-    [("cpu", "", "{me}"), ("memory", "memory", "{me}"), ("memory", "", "1\n{me}"), ("memory", "", "")],
-)
-def test_otherwise_nothing_is_moved(tmp_path: Path, controllers: str, enabled: str, processes: str) -> None:
-    Files(
-        tmp_path, cgroup__controllers=controllers, cgroup__subtree_control=enabled,
-        cgroup__procs=processes.format(me=os.getpid()),
-    )  # fmt: skip
-    make_room(tmp_path)
-    assert not (tmp_path / "marft").exists()
-    assert (tmp_path / "cgroup.subtree_control").read_text() == enabled
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from marft.types import MarftError
 
 SETTING = "MARFT_SANDBOX_CGROUP"
 PREFIX = "marft-sandbox-"
-OURS = "marft"  # where this process moves to, in a group that was delegated to it
 BURIAL = 2.0  # seconds that the last process of a group may take to be gone
 COUNTER = itertools.count()
 
@@ -132,7 +131,6 @@ def parent_group() -> Parent | None:
     if setting == "off":
         return None
     for path in [Path(setting)] if setting else own_groups(*map(text, ("/proc/self/cgroup", "/proc/self/mountinfo"))):
-        make_room(path)
         parent = Parent(path)
         if parent.works():
             parent.sweep()
@@ -158,19 +156,3 @@ def own_groups(memberships: str, mounts: str) -> Iterator[Path]:
                 below = path.removeprefix(root).strip("/")  # a container sees a part of the tree only
                 if ".." not in below.split("/"):
                     yield Path(place) / below
-
-
-def make_room(path: Path) -> None:
-    """In a group of version 2 that holds this process alone, move it down, so that children may have limits."""
-    try:
-        if "memory" not in (path / "cgroup.controllers").read_text().split():
-            return
-        if "memory" in (path / "cgroup.subtree_control").read_text().split():
-            return
-        if (path / "cgroup.procs").read_text().split() != [str(os.getpid())]:
-            return
-        (path / OURS).mkdir(exist_ok=True)
-        put(path / OURS / "cgroup.procs", os.getpid())
-        put(path / "cgroup.subtree_control", "+memory")
-    except OSError:
-        return
