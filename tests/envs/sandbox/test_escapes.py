@@ -157,6 +157,20 @@ REFUSED = {
     "more open files than allowed": "kept = [open('/dev/null') for _ in range(100)]",
     "locked memory": "call('mlockall', 3)",
     "memory in a memfd": "os.memfd_create('a')",
+    "a Unix socket": "socket.socket(socket.AF_UNIX)",
+    "a pair of sockets of another family": "socket.socketpair(socket.AF_TIPC, socket.SOCK_STREAM)",
+    "a pair of sockets for datagrams": "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)",
+    "a larger buffer": "socket.socketpair()[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)",
+    "a descriptor in flight": "a, b = socket.socketpair()\nsocket.send_fds(a, [b'x'], [0])",
+    "a larger pipe": "import fcntl\nfcntl.fcntl(os.pipe()[0], 1031, 1 << 20)",
+    "a lock on a range of a file": "import fcntl\nfcntl.lockf(open('/tmp/a', 'w'), fcntl.LOCK_EX, 1, 0)",
+    "an attribute of a file": "os.close(os.open('/tmp/a', os.O_CREAT))\nos.setxattr('/tmp/a', 'user.a', b'x')",
+    "a shared anonymous map": "import mmap\nmmap.mmap(-1, 4096)",
+    "/dev/zero": "open('/dev/zero')",
+    "another table of open files": "call('close_range', 60, 61, 2)",
+    "huge pages": "import mmap\nmmap.mmap(-1, 4 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).madvise(mmap.MADV_HUGEPAGE)",
+    "huge pages for the whole process": "call('prctl', 41, 0, 0, 0, 0)",
+    "being out of sight": "call('prctl', 4, 0, 0, 0, 0)",
 }  # fmt: skip
 
 REFUSED_CALLS = {
@@ -175,6 +189,9 @@ REFUSED_CALLS = {
     "message queues of System V": "call(68, 0, 0o1600)",
     "the new mount calls": "call(430, b'tmpfs', 0)",
     "a file by its handle": "call(304, -100, ctypes.create_string_buffer(128), 0)",
+    "more timers than allowed": "for _ in range(100): call(222, 1, None, ctypes.byref(ctypes.c_int()))",
+    "a thread with its own open files": "call(56, 0x10900, 0, 0, 0, 0)",
+    "a call newer than any": "call(463, -100, b'/tmp', 0, b'user.a', ctypes.create_string_buffer(16), 16)",
 }
 
 
@@ -197,7 +214,7 @@ def test_the_call_is_refused(name: str) -> None:
 def test_calls_by_another_door_end_the_program(machine_code: str) -> None:
     outcome = run(f"""
 import ctypes, mmap
-page = mmap.mmap(-1, 4096, prot=7)
+page = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=7)
 page.write(bytes.fromhex({machine_code!r}))
 print("before", flush=True)
 ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
@@ -342,7 +359,7 @@ def test_memory_bombs(code: str) -> None:
 
 
 def test_mapped_memory_counts() -> None:
-    code = "import mmap\nkept = [mmap.mmap(-1, 32 << 20) for _ in range(8)]"
+    code = "import mmap\nkept = [mmap.mmap(-1, 32 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(8)]"
     assert run(attempt(code), limits=Limits(memory=256 * MIB)).stdout == "refused OSError\n"
 
 

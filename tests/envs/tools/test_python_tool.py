@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from marft.envs.sandbox import Outcome, require_sandbox
+from marft.envs.sandbox.limits import MIB
 from marft.envs.sandbox.running import SandboxBroken
 from marft.envs.tools import SHOWN, make_tool
 from marft.envs.tools import python as tool_module
@@ -19,6 +22,19 @@ def python() -> Python:
     except MarftError as error:
         pytest.skip(str(error))
     return Python()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "[b'x' * (1 << 20) for _ in range(4096)]",
+        "import mmap\nkept = [mmap.mmap(-1, 1 << 28) for _ in range(16)]",
+        "for i in range(10**7): open(f'/tmp/{i:0200}', 'w').close()",
+    ],
+)
+def test_no_kind_of_memory_is_without_a_limit(python: Python, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    monkeypatch.setattr(tool_module, "LIMITS", replace(tool_module.LIMITS, memory=64 * MIB))
+    assert python.use(code) == "error: out of memory"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from marft.envs.sandbox.limits import Limits
 from marft.envs.sandbox.machine import NOBODY, Machine
 
 INSIDE = files("marft.envs.sandbox").joinpath("inside.py").read_text(encoding="utf-8")
-DEVICES = ("null", "zero", "urandom")
+DEVICES = ("null", "urandom")  # not zero: a shared map of it is memory that the address space does not count
 STREAMS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
 
 
@@ -20,6 +20,7 @@ def command(
     files: Mapping[str, int],
     arguments: Sequence[str],
     report: int,
+    gate: int,
     info: int,
     seccomp: int | None,
 ) -> list[str]:
@@ -27,6 +28,7 @@ def command(
 
     The program is process 1 of its namespace, so that bubblewrap waits for it; otherwise a process of bubblewrap's own
     would be left over for the machine's first process to bury, which in a container may be a trainer that never does.
+    It starts only when it is told so through `gate`.
     """
     line = [machine.bwrap, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
     line += ["--uid", str(NOBODY), "--gid", str(NOBODY), "--cap-drop", "ALL", "--hostname", "sandbox", "--clearenv"]
@@ -43,7 +45,7 @@ def command(
         line += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
     for name, target in STREAMS.items():
         line += ["--symlink", target, f"/dev/{name}"]
-    line += ["--proc", "/proc", "--size", str(limits.tmpfs_bytes), "--tmpfs", "/tmp", "--chdir", "/tmp"]
+    line += ["--proc", "/proc", "--size", str(limits.tmpfs), "--tmpfs", "/tmp", "--chdir", "/tmp"]
     for name, descriptor in files.items():
         line += ["--ro-bind-data", str(descriptor), f"/program/{name}"]
     line += ["--remount-ro", "/"]
@@ -51,4 +53,4 @@ def command(
         line += ["--seccomp", str(seccomp)]
     resources = [f"{name}={value}" for name, value in limits.resources().items()]
     python = [machine.python, "-I", "-S", "-B", "-X", "utf8", "-c", INSIDE]
-    return [*line, "--", *python, str(report), str(len(resources)), *resources, *arguments]
+    return [*line, "--", *python, str(report), str(gate), str(len(resources)), *resources, *arguments]

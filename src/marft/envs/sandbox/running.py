@@ -14,14 +14,17 @@ from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Self
 
+from marft.envs.sandbox.cgroup import Group
 from marft.envs.sandbox.command import command
 from marft.envs.sandbox.limits import Ended, Limits, Outcome
 from marft.envs.sandbox.machine import Machine, identity, require_sandbox
 from marft.envs.sandbox.seccomp import seccomp_filter
+from marft.envs.sandbox.watching import WATCHER_OF_THIS_PROCESS, Watch
 
 CHUNK = 65536
 TAIL = 4096  # how much of stderr is kept
-CHILD = re.compile(rb'"child-pid": (\d+)')  # in what bubblewrap tells about itself
+CHILD = re.compile(rb'"child-pid": (\d+)\D')  # in what bubblewrap tells about itself
+OUT_OF_MEMORY = (b"MemoryError", b"OSError: [Errno 12]")
 
 
 class SandboxBroken(RuntimeError):
@@ -31,8 +34,10 @@ class SandboxBroken(RuntimeError):
 class Running:
     """A program inside the sandbox. Leaving the `with` block kills it and everything it started."""
 
-    def __init__(self, process: subprocess.Popen[bytes], report: int, info: int, limits: Limits, began: float) -> None:
-        self.process, self.report, self.info, self.limits, self.began = process, report, info, limits, began
+    def __init__(self, process: subprocess.Popen[bytes], report: int, limits: Limits, began: float) -> None:
+        self.process, self.report, self.limits, self.began = process, report, limits, began
+        self.child: int | None = None  # the program's process, once there is one
+        self.guard: Group | Watch | None = None  # who limits its memory
 
     def __enter__(self) -> Self:
         return self
@@ -45,18 +50,42 @@ class Running:
             if stream is not None:
                 stream.close()
         os.close(self.report)
-        os.close(self.info)
+        if self.child is not None:
+            os.close(self.child)
+        if self.guard is not None:
+            self.guard.close()
 
     def kill(self) -> int:
-        """End the program, so that bubblewrap buries it and follows; where there is none yet, bubblewrap itself."""
+        """End the program, so that bubblewrap buries it and follows; where there is none, bubblewrap itself."""
         if self.process.poll() is None:
-            told = CHILD.search(os.read(self.info, CHUNK)) if readable(self.info, 0.0) else None
-            if told is None:
+            if self.child is None:
                 self.process.kill()  # all that it has started dies with it
             else:
                 with suppress(ProcessLookupError):
-                    os.kill(int(told[1]), signal.SIGKILL)
+                    signal.pidfd_send_signal(self.child, signal.SIGKILL)
         return self.process.wait()
+
+    def confine(self, machine: Machine, info: int) -> None:
+        """Have the program's memory limited; where bubblewrap tells of none, it has failed, and `finish` says so."""
+        told = b""
+        deadline = self.began + self.limits.seconds
+        while b"}" not in told and readable(info, max(0.0, deadline - time.monotonic())):
+            if not (chunk := os.read(info, CHUNK)):
+                break
+            told += chunk
+        found = CHILD.search(told)
+        if found is None:
+            return
+        pid = int(found[1])
+        try:
+            self.child = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        if machine.cgroup is None:
+            self.guard = WATCHER_OF_THIS_PROCESS.watch(machine, self.limits, pid, self.child)
+        else:
+            self.guard = machine.cgroup.child(self.limits)
+            self.guard.add(pid)
 
     def came_up(self, wait: float = 0.0) -> bool:
         """Whether, within `wait` seconds from now, the limits are set and the program is given control."""
@@ -87,6 +116,8 @@ class Running:
                 elif time.monotonic() >= deadline:
                     cut = "timeout"
         code = self.kill() if cut else self.process.wait()
+        if cut is None and self.guard is not None and self.guard.overrun():
+            cut = "memory"
         seconds = time.monotonic() - self.began
         if not self.came_up():
             raise SandboxBroken(
@@ -123,7 +154,7 @@ def how(code: int, stderr: bytes) -> Ended:
         return "ok"
     if code == 128 + signal.SIGXCPU:
         return "timeout"
-    if stderr.rstrip().rpartition(b"\n")[2].startswith(b"MemoryError"):
+    if stderr.rstrip().rpartition(b"\n")[2].startswith(OUT_OF_MEMORY):
         return "memory"
     return "killed" if code > 128 else "error"
 
@@ -147,39 +178,51 @@ def launch(
     import fcntl  # Windows has none, and macOS no seals: only `require_sandbox` may say that this needs Linux
 
     seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-    with ExitStack() as ours:
+    with ExitStack() as ours, ExitStack() as failing:  # what `failing` closes unless a `Running` takes it over
+        with ExitStack() as its:
 
-        def sealed(data: bytes) -> int:
-            descriptor = os.memfd_create("sandbox", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
-            ours.callback(os.close, descriptor)
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            os.lseek(descriptor, 0, os.SEEK_SET)
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
-            return descriptor
+            def sealed(data: bytes) -> int:
+                descriptor = os.memfd_create("sandbox", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+                its.callback(os.close, descriptor)
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(descriptor, view) :]
+                os.lseek(descriptor, 0, os.SEEK_SET)
+                fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+                return descriptor
 
-        sources = {name: sealed(encoded(text)) for name, text in {"main.py": main, **(files or {})}.items()}
-        bpf = seccomp_filter()
-        seccomp = None if bpf is None else sealed(bpf)
-        failing = ours.enter_context(ExitStack())  # what is closed here unless a `Running` takes it over
-        ends = []
-        for _ in range(2):
-            mine, its = os.pipe()
-            failing.callback(os.close, mine)
-            ours.callback(os.close, its)
-            ends.append((mine, its))
-        (report, told), (info, informed) = ends
-        line = command(machine, limits, files=sources, arguments=arguments, report=told, info=informed, seccomp=seccomp)
-        inherited = [*sources.values(), told, informed, *(each for each in (seccomp, channel) if each is not None)]
-        voice = subprocess.DEVNULL if quiet else subprocess.PIPE
-        began = time.monotonic()
-        process = subprocess.Popen(
-            line, stdin=sealed(encoded(stdin)), stdout=voice, stderr=voice,
-            pass_fds=inherited, env={}, cwd="/", bufsize=0, **identity(),
-        )  # fmt: skip
-        failing.pop_all()
-    return Running(process, report, info, limits, began)
+            def pipe(mine: int, stack: ExitStack) -> list[int]:
+                ends = os.pipe()
+                stack.callback(os.close, ends[mine])
+                its.callback(os.close, ends[1 - mine])
+                return [ends[mine], ends[1 - mine]]
+
+            sources = {name: sealed(encoded(text)) for name, text in {"main.py": main, **(files or {})}.items()}
+            bpf = seccomp_filter()
+            seccomp = None if bpf is None else sealed(bpf)
+            (report, told), (info, informed), (opened, gate) = pipe(0, failing), pipe(0, ours), pipe(1, ours)
+            line = command(
+                machine, limits, files=sources, arguments=arguments,
+                report=told, gate=gate, info=informed, seccomp=seccomp,
+            )  # fmt: skip
+            inherited = [*sources.values(), told, gate, informed]
+            inherited += [each for each in (seccomp, channel) if each is not None]
+            voice = subprocess.DEVNULL if quiet else subprocess.PIPE
+            began = time.monotonic()
+            process = subprocess.Popen(
+                line, stdin=sealed(encoded(stdin)), stdout=voice, stderr=voice,
+                pass_fds=inherited, env={}, cwd="/", bufsize=0, **identity(),
+            )  # fmt: skip
+            failing.pop_all()
+        running = Running(process, report, limits, began)
+        try:
+            running.confine(machine, info)
+            with suppress(BrokenPipeError):
+                os.write(opened, b"1")
+        except BaseException:
+            running.__exit__(None, None, None)
+            raise
+    return running
 
 
 def encoded(text: str) -> bytes:

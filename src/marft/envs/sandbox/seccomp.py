@@ -1,8 +1,9 @@
 """The system calls a program cannot make: a small BPF filter, which bubblewrap installs before the program starts.
 
-A program stays one process (threads are allowed), so that limits per process are limits of the run; it has no sockets
-but Unix ones, since not every address family ends at a network namespace (vsock reaches the host of a virtual machine);
-and memory that no limit counts (System V, memfd) or parts of the kernel with a history of holes are out of its reach.
+A program stays one process (threads are allowed) with one table of open files, so that limits per process are limits of
+the run; it has no sockets but pairs of connected ones, since not every address family ends at a network namespace
+(vsock reaches the host of a virtual machine); and memory that no limit counts, or parts of the kernel with a history of
+holes, are out of its reach. Calls newer than this list do not exist for it.
 """
 
 from __future__ import annotations
@@ -12,12 +13,90 @@ import platform
 import struct
 from dataclasses import dataclass
 
-LOAD, EQUALS, AT_LEAST, HAS_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16  # offsets in the kernel's seccomp_data
+LOAD, EQUALS, AT_LEAST, HAS_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16  # offsets in the kernel's seccomp_data
 ALLOW, KILL, REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
-CLONE_THREAD = 0x00010000
-AF_UNIX = 1
+CLONE_FILES, CLONE_THREAD = 0x00000400, 0x00010000
+CLOSE_RANGE_UNSHARE = 2
+MAP_SHARED, MAP_ANONYMOUS, MAP_HUGETLB = 0x1, 0x20, 0x40000
+MADVISE_MERGEABLE, MADVISE_HUGEPAGE, MADVISE_COLLAPSE = 12, 14, 25
+SET_NAME, GET_NAME, DISABLE_HUGE_PAGES = 15, 16, 41  # of prctl
+DUPLICATE, GET_FD, SET_FD, GET_FLAGS, SET_FLAGS, GET_LOCK, DUPLICATE_CLOEXEC = 0, 1, 2, 3, 4, 5, 1030  # of fcntl
+AF_UNIX, SOCK_STREAM, SOCKET_TYPE = 1, 1, 0xF
 FOREIGN_CALLS = 0x40000000  # numbers from here on are x86-64's second set of calls (x32)
+
+CLONE3, CLOSE_RANGE, UNKNOWN = 435, 436, 443  # the same on all machines; from `UNKNOWN` on nothing is needed
+# name, number on x86-64, number on AArch64 (- where it has none)
+CALLS = """
+clone 56 220
+fcntl 72 25
+madvise 28 233
+mmap 9 222
+prctl 157 167
+socket 41 198
+socketpair 53 199
+"""
+REFUSED = """
+fork 57 -
+vfork 58 -
+ptrace 101 117
+process_vm_readv 310 270
+process_vm_writev 311 271
+kcmp 312 272
+unshare 272 97
+setns 308 268
+mount 165 40
+umount2 166 39
+pivot_root 155 41
+chroot 161 51
+add_key 248 217
+request_key 249 218
+keyctl 250 219
+bpf 321 280
+perf_event_open 298 241
+seccomp 317 277
+modify_ldt 154 -
+userfaultfd 323 282
+memfd_create 319 279
+shmget 29 194
+msgget 68 186
+semget 64 190
+mq_open 240 180
+setxattr 188 5
+lsetxattr 189 6
+fsetxattr 190 7
+splice 275 76
+tee 276 77
+vmsplice 278 75
+sendfile 40 71
+sendmsg 46 211
+sendmmsg 307 269
+bind 49 200
+listen 50 201
+connect 42 203
+accept 43 202
+accept4 288 242
+setsockopt 54 208
+io_setup 206 0
+inotify_init 253 -
+inotify_init1 294 26
+fanotify_init 300 262
+mbind 237 235
+set_mempolicy 238 237
+remap_file_pages 216 234
+io_uring_setup 425 425
+io_uring_enter 426 426
+io_uring_register 427 427
+open_tree 428 428
+move_mount 429 429
+fsopen 430 430
+fsconfig 431 431
+fsmount 432 432
+fspick 433 433
+pidfd_getfd 438 438
+process_madvise 440 440
+mount_setattr 442 442
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,25 +104,18 @@ class Numbers:
     """What one architecture calls these system calls."""
 
     architecture: int
-    clone: int
-    socket: int
-    refused: tuple[int, ...]
+    calls: dict[str, int]
+    refused: dict[str, int]
 
 
-def numbers(*lists: str) -> tuple[int, ...]:
-    return tuple(int(each) for text in lists for each in text.split())
+def column(table: str, index: int) -> dict[str, int]:
+    rows = [row.split() for row in table.strip().splitlines()]
+    return {row[0]: int(row[index]) for row in rows if row[index] != "-"}
 
 
-# fork vfork ptrace process_vm_readv process_vm_writev kcmp unshare setns mount umount2 pivot_root chroot
-# add_key request_key keyctl bpf perf_event_open userfaultfd memfd_create shmget msgget semget
-X86_64 = "57 58 101 310 311 312 272 308 165 166 155 161 248 249 250 321 298 323 319 29 68 64"
-AARCH64 = "117 270 271 272 97 268 40 39 41 51 217 218 219 280 241 282 279 194 186 190"  # has no fork and no vfork
-# three of io_uring, six of mounting, pidfd_getfd, mount_setattr, memfd_secret: the same on all machines
-NEWER = "425 426 427 428 429 430 431 432 433 438 442 447"
-CLONE3 = 435
 MACHINES = {
-    "x86_64": Numbers(architecture=0xC000003E, clone=56, socket=41, refused=numbers(X86_64, NEWER)),
-    "aarch64": Numbers(architecture=0xC00000B7, clone=220, socket=198, refused=numbers(AARCH64, NEWER)),
+    name: Numbers(architecture=architecture, calls=column(CALLS, index), refused=column(REFUSED, index))
+    for name, architecture, index in (("x86_64", 0xC000003E, 1), ("aarch64", 0xC00000B7, 2))
 }
 
 
@@ -52,8 +124,61 @@ def step(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
     return struct.pack("=HBBI", code, then, otherwise, value)
 
 
+def argument(index: int) -> bytes:
+    return step(LOAD, ARGUMENTS + 8 * index)  # of 64 bits, the lower 32
+
+
 def refuse(error: int) -> bytes:
     return step(RETURN, REFUSE | error)
+
+
+ALLOWED = step(RETURN, ALLOW)
+
+
+def among(values: tuple[int, ...], error: int) -> list[bytes]:
+    """Allow what was loaded if it is one of these."""
+    return [*(part for value in values for part in (step(EQUALS, value, 0, 1), ALLOWED)), refuse(error)]
+
+
+def unless(values: tuple[int, ...], error: int) -> list[bytes]:
+    """Refuse what was loaded if it is one of these."""
+    return [*(part for value in values for part in (step(EQUALS, value, 0, 1), refuse(error))), ALLOWED]
+
+
+def judged_by_arguments(own: Numbers) -> dict[int, list[bytes]]:
+    """Calls that depend on their arguments; each list ends in a verdict."""
+    calls = own.calls
+    return {
+        # A thread that did not share the table of open files would have as many files again.
+        calls["clone"]: [
+            argument(0), step(HAS_BIT, CLONE_THREAD, 0, 2), step(HAS_BIT, CLONE_FILES, 0, 1), ALLOWED, refuse(errno.EPERM),
+        ],
+        CLOSE_RANGE: [argument(2), step(HAS_BIT, CLOSE_RANGE_UNSHARE, 0, 1), refuse(errno.EPERM), ALLOWED],
+        # Pages of shared anonymous memory outlive their part of the address space.
+        calls["mmap"]: [
+            argument(3), step(HAS_BIT, MAP_HUGETLB, 2, 0), step(HAS_BIT, MAP_ANONYMOUS, 0, 2),
+            step(HAS_BIT, MAP_SHARED, 0, 1), refuse(errno.ENOMEM), ALLOWED,
+        ],
+        # A huge page of which one small page is left mapped stays whole.
+        calls["madvise"]: [
+            argument(2), *unless((MADVISE_MERGEABLE, MADVISE_HUGEPAGE, MADVISE_COLLAPSE), errno.EINVAL),
+        ],
+        calls["prctl"]: [
+            argument(0), step(EQUALS, DISABLE_HUGE_PAGES, 0, 4), argument(1), *among((1,), errno.EPERM),
+            *among((SET_NAME, GET_NAME), errno.EPERM),
+        ],
+        # Neither locks, of which a file may have any number, nor larger pipes.
+        calls["fcntl"]: [
+            argument(1),
+            *among((DUPLICATE, GET_FD, SET_FD, GET_FLAGS, SET_FLAGS, GET_LOCK, DUPLICATE_CLOEXEC), errno.EPERM),
+        ],
+        calls["socket"]: [refuse(errno.EAFNOSUPPORT)],
+        calls["socketpair"]: [
+            argument(0), step(EQUALS, AF_UNIX, 1, 0), refuse(errno.EAFNOSUPPORT),
+            argument(1), step(AND, SOCKET_TYPE), *among((SOCK_STREAM,), errno.EPROTONOSUPPORT),
+        ],
+        CLONE3: [refuse(errno.ENOSYS)],  # its flags cannot be looked at; the C library falls back to clone
+    }  # fmt: skip
 
 
 def seccomp_filter(machine: str = "") -> bytes | None:
@@ -68,21 +193,11 @@ def seccomp_filter(machine: str = "") -> bytes | None:
         step(LOAD, NUMBER),
         step(AT_LEAST, FOREIGN_CALLS, 0, 1),
         step(RETURN, KILL),
-    ]
-    for call in own.refused:
-        steps += [step(EQUALS, call, 0, 1), refuse(errno.EPERM)]
-    steps += [
-        step(EQUALS, CLONE3, 0, 1),  # its flags cannot be looked at; without it the C library falls back to clone
+        step(AT_LEAST, UNKNOWN, 0, 1),
         refuse(errno.ENOSYS),
-        step(EQUALS, own.clone, 0, 4),
-        step(LOAD, FIRST_ARGUMENT),
-        step(HAS_BIT, CLONE_THREAD, 0, 1),
-        step(RETURN, ALLOW),
-        refuse(errno.EPERM),
-        step(EQUALS, own.socket, 0, 3),
-        step(LOAD, FIRST_ARGUMENT),
-        step(EQUALS, AF_UNIX, 1, 0),
-        refuse(errno.EAFNOSUPPORT),
-        step(RETURN, ALLOW),
     ]
-    return b"".join(steps)
+    for call, verdict in judged_by_arguments(own).items():
+        steps += [step(EQUALS, call, 0, len(verdict)), *verdict]
+    for call in own.refused.values():
+        steps += [step(EQUALS, call, 0, 1), refuse(errno.EPERM)]
+    return b"".join([*steps, ALLOWED])
