@@ -11,8 +11,10 @@ from typing import Any
 from results_page import page
 from wrapping import wrapped
 
-from marft.runs.directory import RunDirectory, lines
+from marft.files import read_rows
+from marft.runs.directory import EPISODES, RunDirectory
 from marft.runs.intervals import over_seeds
+from marft.runs.shapes import Evaluated
 from marft.types import MarftError
 
 LUCK = {"sampled": 0.7, "greedy": 0.0}  # how each team is measured: the temperature of all agents
@@ -59,7 +61,7 @@ def read_study(folder: Path) -> dict[str, Any]:
         for key, other in (("gain", untuned), ("over_single", "single-token")):
             if row["iterations"] and other in right and name != other:
                 row[key] = paired(right[name], right[other]) | {"over": other}
-    sittings = [row for _, row in lines(folder / SITTINGS)]
+    sittings = [json.loads(line) for line in (folder / SITTINGS).read_text().splitlines()]
     study = {"name": folder.name, "entries": entries, "unmeasured": read_unmeasured(folder, entries)}
     notes = (folder / NOTES).read_text().splitlines() if (folder / NOTES).exists() else []
     return study | {"settings": read_settings(folder, entries), "sittings": sittings, "notes": notes}
@@ -116,7 +118,8 @@ def read_settings(folder: Path, entries: Mapping[str, Any]) -> dict[str, str]:
 
 
 def read_right(evaluation: Path) -> dict[str, bool]:
-    return {row["task"]: bool(row["correct"]) for _, row in lines(evaluation / "episodes.jsonl")}
+    rows = read_rows(evaluation / EPISODES, Evaluated)
+    return {row.data["task"]: bool(row.data["correct"]) for row in rows}
 
 
 def paired(ours: Mapping[str, bool], theirs: Mapping[str, bool]) -> dict[str, Any]:

@@ -11,15 +11,18 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from marft.config.aliases import check_aliases
 from marft.config.explaining import explain
 from marft.config.hints import hint_for_recipe
 from marft.config.overrides import SHORTHANDS, UNREADABLE, read_override, read_yaml, why_unreadable
 from marft.config.schema import Config
 from marft.config.team import WORKFLOWS
+from marft.files import Damaged, Missing, is_there, read_text
 from marft.references import is_moved
 from marft.types import MarftError
 
 SUFFIXES = (".yaml", ".yml")
+LARGEST = 1 << 20  # bytes of a config: PyYAML reads about as many in a few seconds
 WORKFLOW_SETTINGS = frozenset[str]().union(*WORKFLOWS.values())
 
 
@@ -35,6 +38,11 @@ def recipes() -> dict[str, str]:
 def load_config(source: str | None = None, overrides: Sequence[str] = ()) -> Config:
     """The config of a YAML file or a recipe (default: `duo`), with `key.path=value` overrides on top."""
     return parse(merge(read_source(source or "duo"), overrides))
+
+
+def read_config(path: Path) -> Config:
+    """The config that a run has written. Unlike a user's file it is whole, and a prompt in it may hold "${"."""
+    return parse(parse_yaml(read_text(path, LARGEST), str(path)))
 
 
 def read_source(source: str, below: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -56,14 +64,13 @@ def read_one(source: str) -> dict[str, Any]:
     path = Path(source)
     if path.suffix in SUFFIXES:
         try:
-            return parse_yaml(path.read_text(encoding="utf-8"), str(path))
-        except OSError as error:
-            recipe = f"; did you mean the recipe {source!r}?" if (source := path.stem) in recipes() else ""
-            raise MarftError(f"cannot read {path}: {error.strerror}{recipe}") from None
-        except UnicodeDecodeError:
-            raise MarftError(f"cannot read {path}: it is not a text in UTF-8; save it as one") from None
+            return parse_yaml(read_text(path, LARGEST), str(path))
+        except Damaged as error:
+            recipe = isinstance(error, Missing) and path.stem in recipes()
+            remedy = f"did you mean the recipe {path.stem!r}?" if recipe else "give a file in YAML, saved as UTF-8"
+            raise MarftError(f"cannot read {path}: it {error.reason}; {remedy}") from None
     known = recipes()
-    if source not in known and (path / "config.yaml").is_file():
+    if source not in known and is_there(path / "config.yaml"):
         raise MarftError(
             f"{source} is a run: go on with it by --resume --run {source}, or begin anew with its settings in "
             f"{path / 'config.yaml'}"
@@ -87,6 +94,11 @@ class OnceLoader(yaml.SafeLoader):
             if key.value in seen:
                 raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} comes twice", problem_mark=key.start_mark)
             seen.add(key.value)
+        return node
+
+    def get_single_node(self) -> yaml.Node | None:
+        node: yaml.Node | None = super().get_single_node()
+        check_aliases(node)
         return node
 
 
