@@ -223,8 +223,8 @@ def damaged_line(path: Path, number: int, reason: object) -> Damaged:
 
 
 def is_torn(line: bytes) -> bool:
-    """Whether a kill or a power cut may have left it so: without its end, or never filled with what was to be there."""
-    return not line.endswith(b"\n") or not line.strip(b"\0\n")
+    """Whether a kill or a power cut may have left it so: the beginning of an object, or never filled at all."""
+    return (line.startswith(b"{") and not line.endswith(b"\n")) or not line.strip(b"\0\n")
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import yaml
 
 MOST = 20_000  # values of a config, with every alias spelled out
-LONG = 1000  # characters of a text that count as one value
+LONG = 100  # characters of a text that count as one value
 
 
 def check_aliases(root: yaml.Node | None) -> None:

@@ -91,4 +91,6 @@ def why_unreadable(error: Exception) -> str:
             return f"{nameless} in line {mark.line + 1}, column {mark.column + 1}"
         case yaml.reader.ReaderError(character=int() as code):
             return f"it holds the character U+{code:04X}"
+        case RecursionError():
+            return "it is nested too deeply"
     return "a value looks like a date, a number or a tag and is none; put it in quotes"

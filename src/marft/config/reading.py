@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from marft.config.aliases import check_aliases
+from marft.config.aliases import MOST, check_aliases
 from marft.config.explaining import explain
 from marft.config.hints import hint_for_recipe
 from marft.config.overrides import SHORTHANDS, UNREADABLE, read_override, read_yaml, why_unreadable
@@ -23,6 +23,7 @@ from marft.types import MarftError
 
 SUFFIXES = (".yaml", ".yml")
 LARGEST = 1 << 20  # bytes of a config: PyYAML reads about as many in a few seconds
+SPELLED_OUT = 4 * LARGEST  # of one that a run has written
 WORKFLOW_SETTINGS = frozenset[str]().union(*WORKFLOWS.values())
 
 
@@ -42,7 +43,11 @@ def load_config(source: str | None = None, overrides: Sequence[str] = ()) -> Con
 
 def read_config(path: Path) -> Config:
     """The config that a run has written. Unlike a user's file it is whole, and a prompt in it may hold "${"."""
-    return parse(parse_yaml(read_text(path, LARGEST), str(path)))
+    data = parse_yaml(read_text(path, SPELLED_OUT), str(path))
+    try:
+        return parse(data)
+    except MarftError as error:
+        raise MarftError(f"{path} is not a config of this version: {error}") from error
 
 
 def read_source(source: str, below: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -85,7 +90,18 @@ def read_one(source: str) -> dict[str, Any]:
 
 
 class OnceLoader(yaml.SafeLoader):
-    """A key that comes twice is a mistake: of two agents with one name PyYAML would silently drop the first."""
+    """A key that comes twice is a mistake: of two agents with one name PyYAML would silently drop the first.
+
+    It also stops where there is more than any config has: PyYAML takes seconds for every 50,000 values.
+    """
+
+    composed = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.composed += 1
+        if self.composed > MOST:
+            raise yaml.MarkedYAMLError(problem=f"more than {MOST:,} values", problem_mark=self.peek_event().start_mark)
+        return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)

@@ -111,13 +111,12 @@ class RunDirectory:
 
     # --- config ------------------------------------------------------------------------------------------------------
     def config(self) -> Config:
-        path = self.path / CONFIG
         try:
-            return read_config(path)
+            return read_config(self.path / CONFIG)
         except Damaged:
             raise
         except MarftError as error:
-            raise MarftError(f"{path} is not a config of this version: {error}; choose another --run") from error
+            raise MarftError(f"{error}; put it back from a copy, or choose another --run") from error
 
     def manifest(self) -> dict[str, Any]:
         return read_object(self.path / MANIFEST, Manifest)
