@@ -99,8 +99,8 @@ class OnceLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         self.composed += 1
-        if self.composed > MOST:
-            raise yaml.MarkedYAMLError(problem=f"more than {MOST:,} values", problem_mark=self.peek_event().start_mark)
+        if self.composed > MOST and parent is not None:
+            raise yaml.MarkedYAMLError(problem=f"more than {MOST:,} values", problem_mark=parent.start_mark)
         return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
