@@ -222,6 +222,14 @@ def damaged_line(path: Path, number: int, reason: object) -> Damaged:
     return Damaged(path, f"is damaged: line {number}: {reason}", remedy)
 
 
+def is_ended(path: Path) -> bool:
+    """Whether the last line of a file has its end."""
+    with open_file(path) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return file.read(1) in (b"\n", b"")
+
+
 def is_torn(line: bytes) -> bool:
     """Whether a kill or a power cut may have left it so: the beginning of an object, or never filled at all."""
     return (line.startswith(b"{") and not line.endswith(b"\n")) or not line.strip(b"\0\n")

@@ -276,7 +276,7 @@ def test_a_server_that_drips_has_a_limit_of_time(fake: Fake, monkeypatch: pytest
     engine = open_at(fake.url)
     fake.drip = 0.1
     began = time.monotonic()
-    with pytest.raises(SpeechError, match=r"gives no whole answer within 0.3 s"):
+    with pytest.raises(SpeechError, match=r"is away: no whole answer within 0.3 s"):
         ask(engine, None)
     with pytest.raises(MarftError, match=r"no whole answer within 0.3 s"):
         require(EngineConfig(name="vllm", url=fake.url))

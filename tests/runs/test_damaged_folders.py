@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 import signal
 from collections.abc import Iterator, Mapping
@@ -201,6 +202,17 @@ def test_where_no_checkpoint_is_whole_nothing_begins_anew(
     assert "is corrupt" in line
     if command != "go back":
         assert f"start anew in another folder: marft train {run / 'config.yaml'} --run DIR" in line
+
+
+def test_the_command_that_starts_anew_does(shelf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "there" / "run"
+    shutil.copytree(shelf / "run", run)
+    missing(run / "checkpoints")
+    line = refused(shelf, run, "resume", tmp_path / "new", capsys)
+    command = line.rpartition("start anew in another folder: marft ")[2].replace("DIR", str(tmp_path / "new"))
+    with models_in_memory():
+        assert main(shlex.split(command)) == 0
+    assert snapshot(tmp_path / "new" / "checkpoints") == snapshot(shelf / "run" / "checkpoints")
 
 
 @pytest.mark.parametrize("kind", BROKEN)

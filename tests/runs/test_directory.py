@@ -229,6 +229,34 @@ def test_truncate_before_anything_was_written(run: RunDirectory) -> None:
     assert sorted(os.listdir(run.path)) == ["config.yaml", "manifest.json"]
 
 
+def test_an_event_after_a_torn_one_is_a_line_of_its_own(run: RunDirectory) -> None:
+    run.append_event("started", 0)
+    with (run.path / "events.jsonl").open("a") as file:
+        file.write('{"iteration": 1, "ev')
+    run.append_event("resumed", 0)
+    assert [row["event"] for row in run.events()] == ["started", "resumed"]
+
+
+def test_parts_of_a_run_without_its_config_are_left_alone(run: RunDirectory) -> None:
+    for name in ("metrics.jsonl", "episodes.jsonl", "held_out.jsonl", "events.jsonl", "summary.json", "checkpoints"):
+        folder = run.path.parent / name
+        folder.mkdir()
+        (folder / name).symlink_to("nowhere")
+        with pytest.raises(MarftError, match=f"holds {name} of a run that has lost its config.yaml"):
+            RunDirectory.create(folder, duo(), {})
+        assert os.listdir(folder) == [name]
+
+
+def test_how_far_a_run_has_come_is_told_by_every_file(run: RunDirectory) -> None:
+    assert run.furthest() == 0
+    run.append_metrics({"iteration": 2})
+    assert run.furthest() == 2
+    run.append_event("finished", 3)
+    assert run.furthest() == 3
+    run.write_summary({"iterations": 4, "seconds": 1.0, "tokens": {"generated": 1, "trained": 1}})
+    assert run.furthest() == 4
+
+
 # --- a full disk -----------------------------------------------------------------------------------------------------
 def test_full_disk_loses_nothing_written(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     run.append_metrics({"iteration": 1})

@@ -12,7 +12,7 @@ from typing import Any
 
 from marft.config import Config, to_yaml
 from marft.config.reading import read_config
-from marft.files import Damaged, Row, check_folder, is_there, read_object, read_rows
+from marft.files import Damaged, Row, check_folder, is_ended, is_there, read_object, read_rows
 from marft.runs.atomic import append_whole, write_atomically
 from marft.runs.difference import first_difference
 from marft.runs.disk import FULL, require_space, writing
@@ -146,6 +146,7 @@ class RunDirectory:
     def append_event(self, event: str, iteration: int, **details: Any) -> None:
         """What happened beside the iterations: one object an event. Resuming forgets none."""
         moment = datetime.now(UTC).isoformat(timespec="seconds")
+        self._drop_torn(EVENTS, Event)
         self._append(EVENTS, [{"iteration": iteration, "event": event, "time": moment, **details}])
 
     def events(self) -> list[dict[str, Any]]:
@@ -190,6 +191,13 @@ class RunDirectory:
         if data:
             with writing(self.path):
                 append_whole(self.path / name, data)
+
+    def _drop_torn(self, name: str, shape: type[Any]) -> None:
+        """What is appended to a line that a kill has torn would be no line either."""
+        path = self.path / name
+        if is_there(path) and not is_ended(path):
+            with writing(self.path):
+                write_atomically(path, b"".join(row.line + b"\n" for row in read_rows(path, shape)))
 
     # --- summary -----------------------------------------------------------------------------------------------------
     def write_summary(self, summary: Mapping[str, Any]) -> None:

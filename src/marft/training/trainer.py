@@ -329,9 +329,14 @@ class Trainer:
 
     def read(self, found: Newest) -> Position:
         """What was written into a checkpoint that is whole may still be nothing that this team can go on with."""
-        position = read_checkpoint(found.folder, self.parts.teams, self.parts.learner)
-        if position.iteration != found.iteration:
-            raise Damaged(found.folder / STATE, f"is that of iteration {position.iteration}")
+        try:
+            position = read_checkpoint(found.folder, self.parts.teams, self.parts.learner)
+            if position.iteration != found.iteration:
+                raise Damaged(found.folder / STATE, f"is that of iteration {position.iteration}")
+        except MarftError as error:
+            others = [iteration for iteration in self.checkpoints.list() if iteration != found.iteration]
+            back = f"; or go back with --at {max(others)}" if others else ""
+            raise MarftError(f"{error}{back}") from error
         return position
 
     def evaluate(self, when: When) -> None:

@@ -10,9 +10,9 @@ import ipaddress
 import json
 import math
 import os
-import time
 import weakref
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,20 +88,44 @@ def headers(secret: Secret) -> dict[str, str]:
     return {"Accept-Encoding": "identity", **secret.headers()}
 
 
+async def exchange(
+    client: httpx2.AsyncClient, method: str, url: str, body: object, patience: float, secret: Secret
+) -> Answer:
+    """All of what is answered, or NoAnswer, which never quotes the key."""
+    data = bytearray()
+    try:
+        async with (
+            asyncio.timeout(patience),  # of all of it: a server that drips bytes never lets a read time out
+            client.stream(method, url, json=body) as response,
+        ):
+            async for chunk in response.aiter_bytes():
+                data += chunk
+                if len(data) > LARGEST:
+                    raise NoAnswer(f"its answer is longer than {LARGEST >> 20} MB")
+    except TimeoutError:
+        raise NoAnswer(f"no whole answer within {patience:g} s") from None
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:  # from none: the library's ones know the request's headers
+        raise NoAnswer(one_line(secret.scrub(str(error))) or type(error).__name__) from None
+    return Answer(status=response.status_code, body=bytes(data))
+
+
+def mistake_of(answer: Answer, secret: Secret) -> str:
+    if answer.status in (401, 403):
+        return f"HTTP {answer.status}: it asks for another key; set {KEY} to the one it was started with"
+    return f"HTTP {answer.status}: {one_line(secret.scrub(complaint(answer.body)))}"
+
+
 # --- whether there is one ---------------------------------------------------------------------------------------------
 def find(url: str) -> Served:
     """The server at `url`, which must answer, and give log-probs of the distribution it draws from."""
     base = url.rstrip("/").removesuffix("/v1")
     secret = secret_for(base)
     try:
-        with httpx2.Client(timeout=SHORT, trust_env=False, headers=headers(secret)) as client:
-            model, longest = card_of(ask(client, "GET", f"{base}/v1/models"))
-            only = {"model": model, "prompt": [1], "max_tokens": 1, "temperature": 1.0, "top_k": 1, **ALWAYS}
-            [logprob] = read(ask(client, "POST", f"{base}/v1/completions", only), ()).logprobs
-    except (httpx2.HTTPError, httpx2.InvalidURL, NoAnswer) as error:
-        reason = one_line(secret.scrub(str(error))) or type(error).__name__
+        with ThreadPoolExecutor(1) as other:  # in this thread, as in a notebook's, an event loop may be running
+            served, logprob = other.submit(asyncio.run, probe(base, secret)).result()
+    except NoAnswer as error:
         raise MarftError(
-            f"engine.url: no vLLM server answers at {url} ({reason}); start one with {START}, and set {KEY} here too"
+            f"engine.url: no vLLM server answers at {url} ({error}); start one with {START}, and set {KEY} here too"
         ) from None
     except ValueError:
         raise MarftError(f"engine.url: what answers at {url} is no vLLM server of a known version") from None
@@ -112,26 +136,23 @@ def find(url: str) -> Served:
             f"engine.url: the server at {url} gives log-probs before temperature, top_k and top_p; start it with "
             "--logprobs-mode processed_logprobs"
         )
-    return Served(url=base, model=model, longest=longest, secret=secret)
+    return served
 
 
-def ask(client: httpx2.Client, method: str, url: str, body: object = None) -> bytes:
-    """The body of an answer that is none of a mistake."""
-    until, data = time.monotonic() + SHORT, bytearray()
-    with client.stream(method, url, json=body) as response:
-        for chunk in response.iter_bytes():
-            data += chunk
-            if len(data) > LARGEST:
-                raise NoAnswer(f"its answer is longer than {LARGEST >> 20} MB")
-            if time.monotonic() > until:
-                raise NoAnswer(f"no whole answer within {SHORT:g} s")
-    if response.status_code in (401, 403):
-        raise NoAnswer(
-            f"HTTP {response.status_code}: it asks for another key; set {KEY} to the one it was started with"
-        )
-    if not response.is_success:
-        raise NoAnswer(f"HTTP {response.status_code}: {complaint(bytes(data))}")
-    return bytes(data)
+async def probe(base: str, secret: Secret) -> tuple[Served, float]:
+    """What is served, and the log-prob of a token that is the only choice."""
+    async with httpx2.AsyncClient(timeout=SHORT, trust_env=False, headers=headers(secret)) as client:
+
+        async def ask(method: str, path: str, body: object = None) -> bytes:
+            answer = await exchange(client, method, f"{base}{path}", body, SHORT, secret)
+            if answer.status != 200:
+                raise NoAnswer(mistake_of(answer, secret))
+            return answer.body
+
+        model, longest = card_of(await ask("GET", "/v1/models"))
+        only = {"model": model, "prompt": [1], "max_tokens": 1, "temperature": 1.0, "top_k": 1, **ALWAYS}
+        [logprob] = read(await ask("POST", "/v1/completions", only), ()).logprobs
+    return Served(url=base, model=model, longest=longest, secret=secret), logprob
 
 
 def card_of(body: bytes) -> tuple[str, int]:
@@ -236,23 +257,14 @@ class Server:
             raise SpeechError(f"vLLM at {self.served.url} gives no whole answer: {one_line(str(error))}") from None
 
     async def _post(self, path: str, body: dict[str, Any]) -> Answer:
-        line, data = await self._line(), bytearray()
-        try:
-            async with (
-                line.seats,
-                asyncio.timeout(PATIENCE),  # of all of it: a server that drips bytes never lets a read time out
-                line.client.stream("POST", f"{self.served.url}{path}", json=body) as response,
-            ):
-                async for chunk in response.aiter_bytes():
-                    data += chunk
-                    if len(data) > LARGEST:
-                        raise SpeechError(f"vLLM at {self.served.url}: its answer is longer than {LARGEST >> 20} MB")
-        except TimeoutError:
-            raise SpeechError(f"vLLM at {self.served.url} gives no whole answer within {PATIENCE:g} s") from None
-        except httpx2.HTTPError as error:  # from no exception: the library's ones know the request with its headers
-            reason = one_line(self.served.secret.scrub(str(error))) or type(error).__name__
-            raise SpeechError(f"vLLM at {self.served.url} is away: {reason}") from None
-        return Answer(status=response.status_code, body=bytes(data))
+        line = await self._line()
+        async with line.seats:
+            try:
+                return await exchange(
+                    line.client, "POST", f"{self.served.url}{path}", body, PATIENCE, self.served.secret
+                )
+            except NoAnswer as error:
+                raise SpeechError(f"vLLM at {self.served.url} is away: {error}") from None
 
     def _complaint(self, answer: Answer) -> str:
         return one_line(self.served.secret.scrub(complaint(answer.body)))
