@@ -33,6 +33,7 @@ from damages import (
     WEIGHTS,
     Damage,
     drop,
+    edit,
     edit_line,
     instead,
     missing,
@@ -299,7 +300,8 @@ def test_parts_of_a_run_without_its_config_take_no_new_run(
     run = tmp_path / "there" / "run"
     shutil.copytree(shelf / "run", run)
     missing(run / "config.yaml")
-    assert "of a run that has lost its config.yaml" in refused(shelf, run, "train again", tmp_path / "new", capsys)
+    for command in ("train again", "resume", "eval", "play", "export"):
+        assert "of a run that has lost its config.yaml" in refused(shelf, run, command, tmp_path / "new", capsys)
 
 
 def test_cells_of_a_comparison_without_its_config_take_no_new_one(
@@ -331,3 +333,30 @@ def test_an_override_that_is_a_bomb(tmp_path: Path, capsys: pytest.CaptureFixtur
     with in_time():
         assert main(["train", f"env.data={{a: &a [x], {levels}}}", "--run", str(tmp_path / "run")]) == 2
     assert "aliases stand for more than" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("cell", "file", "kind"),
+    [
+        ("team", "summary.json", "a list"),
+        ("team", "summary.json", "a FIFO"),
+        ("team", "config.yaml", "garbage"),
+        ("team", "metrics.jsonl", "a text"),
+        ("team", "checkpoints", "a FIFO"),
+        ("single", "manifest.json", "deep"),
+        ("single", "checkpoints", "a dangling link"),
+        ("frozen-ann", "events.jsonl", "a number"),
+    ],
+)
+def test_a_cell_s_run_is_read_with_care_too(
+    cell: str, file: str, kind: str, shelf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A comparison that has its cells still to tell reads them from their runs."""
+    folder = tmp_path / "there" / "comparison"
+    shutil.copytree(shelf / "comparison", folder)
+    name = cell.replace("-", " ")
+    edit(lambda data: {**data, "cells": [each for each in data["cells"] if each["name"] != name]})(
+        folder / "compare.json"
+    )
+    OBJECTS[kind](folder / "cells" / f"{cell}-seed0" / file)
+    assert f"{cell}-seed0/{file}" in refused(shelf, folder, "compare", tmp_path / "new", capsys)

@@ -64,6 +64,7 @@ class RunDirectory:
         """A run that was started before."""
         run = cls(path)
         if not run.exists():
+            run.check_free()
             raise MarftError(
                 f"{path} is not a run: it has no config.yaml; start one with `marft train --run {shlex.quote(str(path))}`"
             )
