@@ -10,7 +10,7 @@ from typing import Any
 
 from marft.config import Config, to_yaml
 from marft.config.reading import read_config
-from marft.files import Count, Finite, check_file, is_there, read_json
+from marft.files import Count, Finite, check_file, check_folder, is_there, read_json
 from marft.runs.atomic import write_atomically
 from marft.runs.difference import first_difference, show
 from marft.runs.directory import pretty
@@ -84,7 +84,8 @@ class Comparison:
             check_file(path / name)
         if is_there(path / CONFIG):
             return cls(path, question, read_cells(path, question))
-        if is_there(path / CELLS):
+        check_folder(path / CELLS)
+        if any(is_there(run / "config.yaml") for run in (path / CELLS).glob("*")):
             raise MarftError(
                 f"{path} holds {CELLS} of a comparison that has lost its {CONFIG}; nothing was changed: put it back from a "
                 "copy, or choose another --run"
