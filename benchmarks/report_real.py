@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from results_page import page
 from wrapping import wrapped
 
-from marft.files import read_rows
+from marft.files import Truth, read_rows
 from marft.runs.directory import EPISODES, RunDirectory
 from marft.runs.intervals import over_seeds
-from marft.runs.shapes import Evaluated
 from marft.types import MarftError
 
 LUCK = {"sampled": 0.7, "greedy": 0.0}  # how each team is measured: the temperature of all agents
@@ -117,8 +117,16 @@ def read_settings(folder: Path, entries: Mapping[str, Any]) -> dict[str, str]:
     return said | ({"limits": ", ".join(limits.values())} if limits else {})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What is read of an evaluation's line."""
+
+    task: str
+    correct: Truth | None
+
+
 def read_right(evaluation: Path) -> dict[str, bool]:
-    rows = read_rows(evaluation / EPISODES, Evaluated)
+    rows = read_rows(evaluation / EPISODES, Judged)
     return {row.data["task"]: bool(row.data["correct"]) for row in rows}
 
 
