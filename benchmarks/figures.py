@@ -26,7 +26,8 @@ from sentences import SENTENCES, put, read
 from wrapping import wrapped
 
 from marft.config import load_config, recipes
-from marft.runs.comparison import Question, read_cell
+from marft.files import shaped
+from marft.runs.comparison import Cell, Question
 from marft.runs.report import make_report, markdown
 
 ROOT = Path(__file__).parents[1]
@@ -118,7 +119,7 @@ def compared(results: Path) -> str:
     question = Question(
         config=load_config("duo"), seeds=asked["seeds"], single=asked["single"], frozen=tuple(asked["frozen"])
     )
-    whole = markdown(make_report(question, [read_cell(row) for row in data["cells"]]), "comparison")
+    whole = markdown(make_report(question, [shaped(row, Cell) for row in data["cells"]]), "comparison")
     return "\n\n".join(whole.strip().split("\n\n")[1:-1])  # without title and picture
 
 

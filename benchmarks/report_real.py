@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from results_page import page
 from wrapping import wrapped
 
-from marft.runs.directory import RunDirectory, lines
+from marft.files import Truth, read_rows
+from marft.runs.directory import EPISODES, RunDirectory
 from marft.runs.intervals import over_seeds
 from marft.types import MarftError
 
@@ -59,7 +61,7 @@ def read_study(folder: Path) -> dict[str, Any]:
         for key, other in (("gain", untuned), ("over_single", "single-token")):
             if row["iterations"] and other in right and name != other:
                 row[key] = paired(right[name], right[other]) | {"over": other}
-    sittings = [row for _, row in lines(folder / SITTINGS)]
+    sittings = [json.loads(line) for line in (folder / SITTINGS).read_text().splitlines()]
     study = {"name": folder.name, "entries": entries, "unmeasured": read_unmeasured(folder, entries)}
     notes = (folder / NOTES).read_text().splitlines() if (folder / NOTES).exists() else []
     return study | {"settings": read_settings(folder, entries), "sittings": sittings, "notes": notes}
@@ -115,8 +117,17 @@ def read_settings(folder: Path, entries: Mapping[str, Any]) -> dict[str, str]:
     return said | ({"limits": ", ".join(limits.values())} if limits else {})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What is read of an evaluation's line."""
+
+    task: str
+    correct: Truth | None
+
+
 def read_right(evaluation: Path) -> dict[str, bool]:
-    return {row["task"]: bool(row["correct"]) for _, row in lines(evaluation / "episodes.jsonl")}
+    rows = read_rows(evaluation / EPISODES, Judged)
+    return {row.data["task"]: bool(row.data["correct"]) for row in rows}
 
 
 def paired(ours: Mapping[str, bool], theirs: Mapping[str, bool]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ EVERYTHING = frozenset(
         "version",
         "threads",
         "references",
+        "files",
         "api",
         "terminal",
         "config",
@@ -50,12 +51,15 @@ ROOMS: Mapping[str, Room] = {
     "version": Room(),
     "threads": Room(),
     "references": Room(marft=frozenset({"types"})),
+    "files": Room(marft=frozenset({"types"}), libraries=frozenset({"pydantic"})),  # what may be damaged, read safely
     "terminal": Room(),  # what people read; every room that tells them something may import it
-    "config": Room(marft=frozenset({"types", "references"}), libraries=frozenset({"yaml", "omegaconf", "pydantic"})),
+    "config": Room(
+        marft=frozenset({"types", "references", "files"}), libraries=frozenset({"yaml", "omegaconf", "pydantic"})
+    ),
     "game": Room(marft=frozenset({"types", "references", "config"})),
     "envs": Room(marft=frozenset({"types", "references", "terminal", "config", "game"}), lazily=True),
     "models": Room(
-        marft=frozenset({"types", "terminal", "config"}),
+        marft=frozenset({"types", "terminal", "files", "config"}),
         # the table says torch and transformers; the others are parts of these two: file format, hub, chat templates
         libraries=frozenset({"torch", "transformers", "safetensors", "huggingface_hub", "jinja2"}),
         lazily=True,
@@ -83,12 +87,24 @@ ROOMS: Mapping[str, Room] = {
     "training": Room(
         # exceptions: the trainer writes into the run directory, which the table lists below it; the manifest's version
         marft=frozenset(
-            {"types", "terminal", "config", "game", "envs", "models", "engines", "algorithms", "runs", "version"}
+            {
+                "types",
+                "terminal",
+                "files",
+                "config",
+                "game",
+                "envs",
+                "models",
+                "engines",
+                "algorithms",
+                "runs",
+                "version",
+            }
         ),
         # exceptions: safetensors is how tensors are saved without pickle; rich draws the progress
         libraries=frozenset({"torch", "safetensors", "rich"}),
     ),
-    "runs": Room(marft=frozenset({"types", "references", "terminal", "config"}), lazily=True),
+    "runs": Room(marft=frozenset({"types", "references", "terminal", "files", "config"}), lazily=True),
     "api": Room(marft=EVERYTHING, lazily=True),
     "arguments": Room(marft=frozenset({"types", "version", "config"})),
     "cli": Room(marft=EVERYTHING, lazily=True),

@@ -119,7 +119,7 @@ def test_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         ("train team.agents.solver.prompt", "a setting is written key=value"),
         ("train device=gpu", "unknown device 'gpu'; did you mean cuda?: use auto, cpu, cuda"),
         ("train model=NANO", "unknown model 'NANO'; did you mean 'nano'?"),
-        ("train debate.yaml", "cannot read debate.yaml: No such file or directory; did you mean the recipe 'debate'?"),
+        ("train debate.yaml", "cannot read debate.yaml: it is missing; did you mean the recipe 'debate'?"),
         ("train env=math", "env.data is missing; math needs it, as in env.data=gsm8k"),
         ("train env=math env.data=GSM8K", "did you mean gsm8k?"),
         ("play runs/none", "there is no run and no config in runs/none"),
@@ -473,7 +473,7 @@ def test_eval_says_when_it_falls_back(
     shutil.rmtree(copy / "checkpoints" / "000000")
     assert main(["eval", str(copy), "--json"]) == 2
     [line] = without_progress(capsys.readouterr().err)
-    assert "has no whole checkpoint yet" in line
+    assert "000002 is corrupt: state.json has another SHA-256 than when written, and no other is there" in line
 
 
 def test_eval_takes_overrides(

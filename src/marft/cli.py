@@ -151,9 +151,12 @@ def play_command(arguments: argparse.Namespace) -> int:
     source, overrides = split_words(arguments.words)
     check_source(source, overrides)
     with starting(stderr=True) as display:
+        from marft.runs.directory import RunDirectory
         from marft.training.replay import compared, describe, play_task
         from marft.training.start import is_run, seat
 
+        # read before the model is
+        held_out = list(RunDirectory.open(Path(source)).held_out()) if is_run(source) else []
         config, parts = seat(source, overrides, arguments.at, display)
         display.begin("playing")
         with parts.table.host:
@@ -169,7 +172,7 @@ def play_command(arguments: argparse.Namespace) -> int:
         say(line)
     if replay.episode.error:
         raise MarftError(f"the episode failed: {replay.episode.error}", replay.episode.trace)
-    if is_run(source) and (note := compared(replay, Path(source))):
+    if note := compared(replay, held_out):
         say(note)
     return 0
 
@@ -218,8 +221,9 @@ def recipes_command(arguments: argparse.Namespace) -> int:
 def check_source(source: str | None, overrides: Sequence[str]) -> None:
     """A typo in a config is answered at once; a run's folder is looked at when everything is loaded."""
     from marft.config import load_config, recipes
+    from marft.files import is_folder
 
-    if source is None or source in recipes() or not Path(source).is_dir():
+    if source is None or source in recipes() or not is_folder(Path(source)):
         load_config(source, overrides)
 
 

@@ -78,7 +78,7 @@ def test_a_file_that_is_no_config(tmp_path: Path, text: str, expected: str) -> N
 
 
 def test_sources_that_are_not_there() -> None:
-    with pytest.raises(MarftError, match=r"cannot read nope\.yaml: No such file"):
+    with pytest.raises(MarftError, match=r"cannot read nope\.yaml: it is missing"):
         load_config("nope.yaml")
     with pytest.raises(MarftError, match=r"there is no run and no config in runs/x"):
         load_config("runs/x")
@@ -89,7 +89,7 @@ def test_sources_that_are_not_there() -> None:
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_bytes("team: größer".encode("latin-1"))
-    with pytest.raises(MarftError, match="it is not a text in UTF-8; save it as one"):
+    with pytest.raises(MarftError, match="it is not a text in UTF-8; give a file in YAML, saved as UTF-8"):
         load_config(str(path))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -77,6 +78,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = tmp_path_factory.mktemp("server") / "log"
+    os.environ.setdefault("VLLM_API_KEY", secrets.token_urlsafe(32))  # for the server and for us
     environment = {**os.environ, "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_NO_USAGE_STATS": "1"}
     environment.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
     command = [
@@ -86,6 +88,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         *SERVE,
         "--model",
         str(NANO),
+        "--host",
+        "127.0.0.1",
         "--port",
         str(port),
     ]

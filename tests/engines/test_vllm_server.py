@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from teams import team_of
 from vllm_fake import Fake, faking
 
@@ -108,11 +110,68 @@ def test_connections_are_closed_with_their_event_loop(fake: Fake) -> None:
     assert engine.backend.clients == {}  # type: ignore[attr-defined]
 
 
-# --- mistakes ---------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("url", ["http://127.0.0.1:9/v1", "nowhere", "http://[::1"])
-def test_a_server_that_is_away(url: str) -> None:
-    with pytest.raises(MarftError, match=r"engine.url: no vLLM server answers at .*; start one with vllm serve"):
+# --- the key ----------------------------------------------------------------------------------------------------------
+SECRET = "sesame-0123456789"
+
+
+def test_the_key_is_sent_with_every_request_and_shown_to_nobody(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level("DEBUG")
+    monkeypatch.setenv("VLLM_API_KEY", SECRET)
+    fake.key = SECRET
+    engine = open_at(fake.url)
+    ask(engine, "solver", None)
+    engine.version = 1
+    ask(engine, "solver")
+    fake.refuses[COMPLETE], fake.quoted = 400, SECRET
+    with pytest.raises(SpeechError, match=r"no such thing \*\*\*") as error:
+        ask(engine, "solver")
+    described = f"{error.value!r} {error.value.__cause__!r} {engine!r} {vars(engine.backend)!r} {caplog.text} {capfd.readouterr()}"
+    del engine, error  # whose traceback holds it
+    gc.collect()
+    assert SECRET not in described + caplog.text
+    assert set(fake.authorizations) == {f"Bearer {SECRET}"}
+    assert len(fake.bodies(UNLOAD)) == 3  # what is left at the end too
+
+
+def test_without_a_key_none_is_sent(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", " ")
+    ask(open_at(fake.url), "solver")
+    assert set(fake.authorizations) == {None}
+
+
+@pytest.mark.parametrize("given", ["", "another-0123456789"])
+def test_a_key_that_the_server_does_not_know(fake: Fake, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", given)
+    fake.key = SECRET
+    with pytest.raises(MarftError, match=r"HTTP 401: .* set VLLM_API_KEY to the one it was started with") as error:
+        require(EngineConfig(name="vllm", url=fake.url))
+    assert not given or given not in str(error.value)
+
+
+@pytest.mark.parametrize("url", ["http://10.1.2.3:8000", "http://example.org/v1", "http://127.0.0.1.example.org"])
+def test_a_key_goes_to_no_other_machine_in_clear_text(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", SECRET)
+    with pytest.raises(MarftError, match=r"would go to .* in clear text") as error:
         require(EngineConfig(name="vllm", url=url))
+    assert SECRET not in str(error.value)
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+def test_a_server_that_is_away() -> None:
+    said = r"engine.url: no vLLM server answers at .*; start one with .* vllm serve MODEL --host 127.0.0.1, and set VLLM_API_KEY"
+    with pytest.raises(MarftError, match=said):
+        require(EngineConfig(name="vllm", url="http://127.0.0.1:9/v1"))
+
+
+@pytest.mark.parametrize(
+    "url", ["nowhere", "http://[::1", "http://me:sesame@127.0.0.1:8000", "http://127.0.0.1:8000?key=1"]
+)
+def test_an_address_that_is_none_or_holds_a_secret(url: str) -> None:
+    with pytest.raises(ValidationError) as error:
+        EngineConfig(name="vllm", url=url)
+    assert "sesame" not in error.value.errors()[0]["msg"]
 
 
 def test_log_probs_before_temperature_are_refused(fake: Fake) -> None:
@@ -151,6 +210,78 @@ def test_half_an_answer_fails_its_episode_alone(fake: Fake, choice: dict[str, An
     fake.choice |= choice
     with pytest.raises(SpeechError, match="gives no whole answer"):
         ask(engine, "solver")
+
+
+@pytest.mark.parametrize("logprob", [float("nan"), float("inf"), float("-inf"), 0.5, 10**30], ids=str)
+def test_a_log_prob_that_no_probability_has_is_no_certainty(fake: Fake, logprob: Any) -> None:
+    engine = open_at(fake.url)
+    fake.choice |= {"logprobs": {"token_logprobs": [-0.5, logprob]}}
+    with pytest.raises(
+        SpeechError, match=r"for the log-prob of a token, which no probability has|gives no whole answer"
+    ):
+        ask(engine, "solver")
+    fake.certain = logprob
+    with pytest.raises(
+        MarftError, match=r"for a log-prob, which no probability has|is no vLLM server of a known version"
+    ):
+        require(EngineConfig(name="vllm", url=fake.url))
+
+
+@pytest.mark.parametrize("logprobs", [["-0.5", -0.25], [True, -0.25], [[], -0.25]])
+def test_a_log_prob_is_a_number(fake: Fake, logprobs: list[Any]) -> None:
+    engine = open_at(fake.url)
+    fake.choice |= {"logprobs": {"token_logprobs": logprobs}}
+    with pytest.raises(SpeechError, match="a log-prob is no number"):
+        ask(engine, "solver")
+
+
+@pytest.mark.parametrize("ids", [[19, -1], [19, 10**9], [19, 1.5], [19, True], ["19", 2]])
+def test_tokens_that_the_model_does_not_have(fake: Fake, ids: list[Any]) -> None:
+    engine = open_at(fake.url)
+    fake.choice |= {"token_ids": ids}
+    with pytest.raises(SpeechError, match=r"vLLM gives the token|is no number"):
+        ask(engine, "solver")
+
+
+def test_more_tokens_than_were_asked_for(fake: Fake) -> None:
+    engine = open_at(fake.url)
+    with pytest.raises(SpeechError, match="vLLM gives 2 tokens with 2 log-probs, of 1"):
+        ask(engine, "solver", max_tokens=1)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"[" * 100_000, b"\xff\xfe", b"[]", b"null", b'{"choices": {}}', b'{"choices": [3]}']
+)
+def test_what_is_no_answer_fails_its_episode_alone(fake: Fake, raw: bytes) -> None:
+    engine = open_at(fake.url)
+    fake.raw = raw
+    with pytest.raises(SpeechError, match="gives no whole answer"):
+        ask(engine, "solver")
+
+
+def test_an_answer_has_a_limit_of_size(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("marft.engines.vllm.server.LARGEST", 2 << 20)
+    engine = open_at(fake.url)
+    fake.raw = b" " * (3 << 20)
+    with pytest.raises(SpeechError, match="its answer is longer than 2 MB"):
+        ask(engine, "solver")
+    monkeypatch.setattr("marft.engines.vllm.server.LARGEST", 10)
+    with pytest.raises(MarftError, match="its answer is longer than 0 MB"):
+        require(EngineConfig(name="vllm", url=fake.url))
+
+
+def test_a_server_that_drips_has_a_limit_of_time(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("marft.engines.vllm.server.PATIENCE", 0.3)
+    monkeypatch.setattr("marft.engines.vllm.server.SHORT", 0.3)
+    engine = open_at(fake.url)
+    fake.drip = 0.1
+    began = time.monotonic()
+    with pytest.raises(SpeechError, match=r"is away: no whole answer within 0.3 s"):
+        ask(engine, None)
+    with pytest.raises(MarftError, match=r"no whole answer within 0.3 s"):
+        require(EngineConfig(name="vllm", url=fake.url))
+    assert time.monotonic() - began < 5
+    fake.drip = 0.0
 
 
 def test_a_refusal_fails_its_episode_alone(fake: Fake) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -67,7 +68,12 @@ class Fake:
             "stop_reason": 2,
         }
     )
-    certain: float = 0.0  # what it says of the only choice
+    certain: Any = 0.0  # what it says of the only choice
+    key: str | None = None  # that it asks for
+    authorizations: list[str | None] = field(default_factory=list)  # headers that came
+    raw: bytes | None = None  # what it says instead of a completion
+    quoted: str = ""  # what its refusals quote
+    drip: float = 0.0  # seconds between the bytes of an answer
 
     def bodies(self, path: str) -> list[Any]:
         return [body for seen, body in self.seen if seen == path]
@@ -86,23 +92,47 @@ def faking() -> Iterator[Fake]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            self.answer(CARDS)
+            if self.is_welcome():
+                self.answer(CARDS)
+
+        def is_welcome(self) -> bool:
+            given = self.headers["Authorization"]
+            fake.authorizations.append(given)
+            if fake.key is None or given == f"Bearer {fake.key}":
+                return True
+            self.answer({"error": f"Unauthorized: {given}"}, 401)
+            return False
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if not self.is_welcome():
+                return
             fake.seen.append((self.path, body))
+            if self.path == "/v1/completions" and fake.raw is not None and body.get("top_k") != 1:
+                self.send(fake.raw)
+                return
             choice = fake.choice
             if body.get("top_k") == 1:
                 choice = {**choice, "token_ids": [5], "logprobs": {"token_logprobs": [fake.certain]}}
             status = fake.refuses.get(self.path, 200)
-            self.answer({"choices": [choice]} if status == 200 else {"error": {"message": "no such\nthing"}}, status)
+            self.answer(
+                {"choices": [choice]} if status == 200 else {"error": {"message": f"no such\nthing {fake.quoted}"}},
+                status,
+            )
 
         def answer(self, data: object, status: int = 200) -> None:
-            raw = json.dumps(data).encode()
+            self.send(json.dumps(data).encode(), status)
+
+        def send(self, raw: bytes, status: int = 200) -> None:
             self.send_response(status)
             self.send_header("Content-Length", str(len(raw)))
             self.end_headers()
-            self.wfile.write(raw)
+            with suppress(OSError):  # whoever asked has gone
+                for i in range(len(raw)) if fake.drip else ():
+                    self.wfile.write(raw[i : i + 1])
+                    time.sleep(fake.drip)
+                if not fake.drip:
+                    self.wfile.write(raw)
 
         def log_message(self, *_: object) -> None:
             pass

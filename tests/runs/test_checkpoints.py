@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,14 +40,18 @@ def read(checkpoints: Checkpoints, iteration: int) -> str:
     return (checkpoints.path(iteration) / "agents" / "solver" / "adapter.bin").read_text()
 
 
-def unwarned(message: str) -> None:
-    raise AssertionError(message)
+def newest(checkpoints: Checkpoints, at: int | None = None) -> int:
+    """Of which nothing is damaged."""
+    found = checkpoints.newest_valid(at)
+    assert found is not None
+    assert (found.damaged, found.passed_over()) == ({}, "")
+    return found.iteration
 
 
 # --- saving ----------------------------------------------------------------------------------------------------------
 def test_save_seals_with_hashes(checkpoints: Checkpoints) -> None:
     assert checkpoints.list() == []
-    assert checkpoints.newest_valid(unwarned) is None
+    assert checkpoints.newest_valid() is None
     checkpoints.save(5, content("five"))
     assert entries(checkpoints) == ["000005"]
     assert json.loads((checkpoints.path(5) / "manifest.json").read_text()) == {
@@ -97,7 +102,7 @@ def test_long_runs_sort_by_number(checkpoints: Checkpoints) -> None:
     for iteration in (999_999, 1_000_000):
         checkpoints.save(iteration, content("x"))
     assert checkpoints.list() == [999_999, 1_000_000]
-    assert checkpoints.newest_valid(unwarned) == 1_000_000
+    assert newest(checkpoints) == 1_000_000
 
 
 def test_own_manifest_is_refused(checkpoints: Checkpoints) -> None:
@@ -227,6 +232,29 @@ def damage_manifest(folder: Path) -> None:
     (folder / "manifest.json").write_text('{"iteration"')
 
 
+def no_manifest(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
+
+
+def manifest_of_garbage(folder: Path) -> None:
+    (folder / "manifest.json").write_text('{"iteration": 10, "files": ["state.json"]}')
+
+
+def fifo(folder: Path) -> None:
+    (folder / "state.json").unlink()
+    os.mkfifo(folder / "state.json")
+
+
+def dangling(folder: Path) -> None:
+    (folder / "state.json").unlink()
+    (folder / "state.json").symlink_to("nowhere")
+
+
+def a_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("")
+
+
 def foreign_manifest(folder: Path) -> None:
     (folder / "manifest.json").write_text('{"iteration": 4, "files": {}}')
 
@@ -235,7 +263,12 @@ DAMAGE = [
     (flip, "agents/solver/adapter.bin has another SHA-256 than when written"),
     (remove, "state.json is missing"),
     (add, "agents/extra.bin is unexpected"),
-    (damage_manifest, "manifest.json cannot be read"),
+    (damage_manifest, "manifest.json is damaged: it is not JSON (Expecting ':' delimiter)"),
+    (no_manifest, "manifest.json is missing"),
+    (manifest_of_garbage, "manifest.json is damaged: 'files': input should be a valid dictionary"),
+    (fifo, "state.json is a FIFO and should be a file"),
+    (dangling, "state.json is a link that leads nowhere"),
+    (a_file, "it is no folder"),
     (foreign_manifest, "manifest.json is that of iteration 4"),
 ]
 
@@ -251,31 +284,71 @@ def test_corrupt_newest_falls_back_with_a_warning(
     with pytest.raises(CorruptCheckpoint) as error:
         checkpoints.verify(10)
     assert str(error.value) == complaint
-    warnings: list[str] = []
-    assert checkpoints.newest_valid(warnings.append) == 5
-    assert warnings == [f"{complaint}; trying the one before"]
+    found = checkpoints.newest_valid()
+    assert found is not None
+    assert (found.iteration, found.folder, found.passed_over()) == (5, checkpoints.path(5), complaint)
+    assert checkpoints.put_aside(10) == "000010.damaged"
+    checkpoints.drop_after(5)
+    assert entries(checkpoints) == ["000005", "000010.damaged"]
+    checkpoints.save(10, content("again"))
+    flip(checkpoints.path(10))
+    assert checkpoints.put_aside(10) == "000010.damaged-2"
 
 
-def test_all_corrupt_is_none(checkpoints: Checkpoints) -> None:
+def test_all_corrupt_is_an_error_that_says_how_to_start_anew(checkpoints: Checkpoints) -> None:
     for iteration in (5, 10):
         checkpoints.save(iteration, content(str(iteration)))
         flip(checkpoints.path(iteration))
-    warnings: list[str] = []
-    assert checkpoints.newest_valid(warnings.append) is None
-    assert len(warnings) == 2
+    with pytest.raises(CorruptCheckpoint) as error:
+        checkpoints.newest_valid()
+    assert "000010 is corrupt: agents/solver/adapter.bin has" in str(error.value)
+    assert str(error.value).endswith(
+        "nor is any of the 1 others whole; nothing was changed; put one back from a copy, or start anew in another "
+        f"folder: marft train {checkpoints.folder.parent / 'config.yaml'} --run DIR"
+    )
+    assert entries(checkpoints) == ["000005", "000010"]
+
+
+def test_a_newer_format_is_not_passed_over(checkpoints: Checkpoints) -> None:
+    for iteration in (5, 10):
+        checkpoints.save(iteration, content(str(iteration)))
+    path = checkpoints.path(10) / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
+    with pytest.raises(
+        MarftError, match=r"has 'format', which this version of marft does not know; .* use the version"
+    ):
+        checkpoints.newest_valid()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="nobody else can take away a right of the tests' user and get it back")
+@pytest.mark.parametrize("closed", ["", "000010", "000010/state.json", "000010/agents"])
+def test_what_may_not_be_read_is_not_passed_over(closed: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # those of pytest are closed to others
+        os.chmod(folder, 0o755)
+        checkpoints = Checkpoints(Path(folder) / "checkpoints", keep=3)
+        for iteration in (5, 10):
+            checkpoints.save(iteration, content(str(iteration)))
+        os.chmod(checkpoints.folder / closed, 0)
+        os.seteuid(65534)
+        try:
+            with pytest.raises(MarftError, match=r"cannot be read \(Permission denied\); make it readable") as error:
+                checkpoints.newest_valid()
+        finally:
+            os.seteuid(0)
+        assert not isinstance(error.value, CorruptCheckpoint)
 
 
 # --- going back ------------------------------------------------------------------------------------------------------
 def test_at_takes_exactly_that_one(checkpoints: Checkpoints) -> None:
     for iteration in (5, 10, 15):
         checkpoints.save(iteration, content(str(iteration)))
-    assert checkpoints.newest_valid(unwarned, at=10) == 10
+    assert newest(checkpoints, at=10) == 10
     with pytest.raises(MarftError) as error:
-        checkpoints.newest_valid(unwarned, at=7)
+        checkpoints.newest_valid(at=7)
     assert str(error.value) == f"{checkpoints.folder} has no checkpoint of iteration 7; available: 5, 10, 15"
     flip(checkpoints.path(10))
     with pytest.raises(CorruptCheckpoint, match=r"adapter\.bin has .*; choose another, available: 5, 15$"):
-        checkpoints.newest_valid(unwarned, at=10)
+        checkpoints.newest_valid(at=10)
 
 
 def test_drop_after(checkpoints: Checkpoints) -> None:
@@ -301,4 +374,4 @@ def test_kill_while_deleting_leaves_nothing_that_looks_complete(
         with pytest.raises(KeyboardInterrupt):
             checkpoints.drop_after(5)
     assert checkpoints.list() == [5]
-    assert checkpoints.newest_valid(unwarned) == 5
+    assert newest(checkpoints) == 5

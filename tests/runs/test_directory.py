@@ -15,6 +15,11 @@ from marft.config import Config, load_config
 from marft.runs.directory import RunDirectory
 from marft.types import MarftError
 
+FIGURES: dict[str, Any] = {
+    "iteration": 0, "settings": {}, "tasks": 2, "failed": 0, "reward": 0.5, "tokens_per_task": 3.0,
+}  # fmt: skip
+EARLIER, LATER = {"before": FIGURES}, {"before": {**FIGURES, "reward": 0.6}}
+
 
 def duo(*overrides: str) -> Config:
     return load_config("duo", list(overrides))
@@ -190,7 +195,7 @@ def test_torn_last_line_is_left_out(run: RunDirectory, torn: bytes) -> None:
 
 def test_damage_in_the_middle_is_not_hidden(run: RunDirectory) -> None:
     (run.path / "metrics.jsonl").write_bytes(b'{"iteration": 1}\n{"iter\n{"iteration": 3}\n')
-    with pytest.raises(MarftError, match="line 2 is not JSON") as error:
+    with pytest.raises(MarftError, match="line 2: it is not JSON") as error:
         run.metrics()
     refusal(error)
 
@@ -224,10 +229,38 @@ def test_truncate_before_anything_was_written(run: RunDirectory) -> None:
     assert sorted(os.listdir(run.path)) == ["config.yaml", "manifest.json"]
 
 
+def test_an_event_after_a_torn_one_is_a_line_of_its_own(run: RunDirectory) -> None:
+    run.append_event("started", 0)
+    with (run.path / "events.jsonl").open("a") as file:
+        file.write('{"iteration": 1, "ev')
+    run.append_event("resumed", 0)
+    assert [row["event"] for row in run.events()] == ["started", "resumed"]
+
+
+def test_parts_of_a_run_without_its_config_are_left_alone(run: RunDirectory) -> None:
+    for name in ("metrics.jsonl", "episodes.jsonl", "held_out.jsonl", "events.jsonl", "summary.json", "checkpoints"):
+        folder = run.path.parent / name
+        folder.mkdir()
+        (folder / name).symlink_to("nowhere")
+        with pytest.raises(MarftError, match=f"holds {name} of a run that has lost its config.yaml"):
+            RunDirectory.create(folder, duo(), {})
+        assert os.listdir(folder) == [name]
+
+
+def test_how_far_a_run_has_come_is_told_by_every_file(run: RunDirectory) -> None:
+    assert run.furthest() == 0
+    run.append_metrics({"iteration": 2})
+    assert run.furthest() == 2
+    run.append_event("finished", 3)
+    assert run.furthest() == 3
+    run.write_summary({"iterations": 4, "seconds": 1.0, "tokens": {"generated": 1, "trained": 1}})
+    assert run.furthest() == 4
+
+
 # --- a full disk -----------------------------------------------------------------------------------------------------
 def test_full_disk_loses_nothing_written(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     run.append_metrics({"iteration": 1})
-    run.write_summary({"before": 0.1})
+    run.write_summary(EARLIER)
     real_open = Path.open
 
     class Full:
@@ -254,7 +287,7 @@ def test_full_disk_loses_nothing_written(run: RunDirectory, monkeypatch: pytest.
     writes: list[Callable[[], None]] = [
         lambda: run.append_metrics({"iteration": 2}),
         lambda: run.append_episodes([{"iteration": 2}]),
-        lambda: run.write_summary({"before": 0.2}),
+        lambda: run.write_summary(LATER),
         lambda: run.truncate(0),
         lambda: run.write_config(duo("train.iterations=50")),
     ]
@@ -268,7 +301,7 @@ def test_full_disk_loses_nothing_written(run: RunDirectory, monkeypatch: pytest.
             assert refusal(error) == said
     assert (run.path / "metrics.jsonl").read_bytes() == b'{"iteration": 1}\n'
     assert (run.path / "episodes.jsonl").read_bytes() == b""
-    assert run.summary() == {"before": 0.1}
+    assert run.summary() == EARLIER
     assert run.config() == duo()
     assert not [name for name in os.listdir(run.path) if name.startswith(".")]
 
@@ -295,19 +328,19 @@ def test_other_errors_of_the_system_are_our_bugs(run: RunDirectory, monkeypatch:
 # --- summary ---------------------------------------------------------------------------------------------------------
 def test_summary_is_replaced_whole(run: RunDirectory) -> None:
     assert run.summary() is None
-    run.write_summary({"before": 0.1})
-    run.write_summary({"before": 0.1, "after": 0.9})
-    assert run.summary() == {"before": 0.1, "after": 0.9}
+    run.write_summary(EARLIER)
+    run.write_summary({**EARLIER, "after": FIGURES})
+    assert run.summary() == {**EARLIER, "after": FIGURES}
 
 
 def test_reader_never_sees_half_a_file(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    run.write_summary({"before": 0.1})
+    run.write_summary(EARLIER)
 
     def killed(*_: Any) -> None:
-        assert run.summary() == {"before": 0.1}  # the new bytes lie beside the old ones, not over them
+        assert run.summary() == EARLIER  # the new bytes lie beside the old ones, not over them
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        run.write_summary({"before": 0.2})
-    assert run.summary() == {"before": 0.1}
+        run.write_summary(LATER)
+    assert run.summary() == EARLIER

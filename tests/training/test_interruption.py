@@ -1,12 +1,14 @@
-"""Ctrl-C and SIGTERM: what is dropped, what is finished, what is kept, and that going on from there changes nothing."""
+"""Ctrl-C, SIGTERM and SIGHUP: what is dropped, what is finished, what is kept, and that going on from there changes nothing."""
 
 from __future__ import annotations
 
 import json
 import os
+import pty
 import shlex
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import import_module
@@ -22,6 +24,7 @@ from marft.runs.directory import RunDirectory
 from marft.training.interruption import Interruption
 from marft.types import Interrupted
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Trap = Callable[..., None]
 SETTINGS: dict[str, Any] = {"eval": {"tasks": 2, "every": 2}, "checkpoint": {"every": 3, "keep": 9}}
 
@@ -100,13 +103,14 @@ POINTS = {  # where the signal comes, and after how many iterations the run is k
     [
         *((point, signal.SIGINT) for point in POINTS),
         *((point, signal.SIGTERM) for point in ("in the middle of a rollout", "in an update")),
+        *((point, signal.SIGHUP) for point in ("in the middle of a rollout", "in an update")),
     ],
 )
 def test_a_run_that_is_stopped_keeps_its_place_and_goes_on_to_the_same_end(
     point: str, number: int, whole: Path, tmp_path: Path, trap: Trap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, (where, nth, kept) = tmp_path / "my run", POINTS[point]
-    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    before = [signal.getsignal(each) for each in SIGNALS]
     trap(where, nth, lambda: send(number))
     with pytest.raises(Interrupted) as stopped:
         start(run, **SETTINGS)
@@ -115,7 +119,7 @@ def test_a_run_that_is_stopped_keeps_its_place_and_goes_on_to_the_same_end(
     )
     assert newest(run) == kept
     assert len(rows(run / "metrics.jsonl") if kept else []) == kept
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(each) for each in SIGNALS] == before
     monkeypatch.undo()
     assert ending(resume(run)) == ending(whole)
 
@@ -212,7 +216,7 @@ def test_an_interrupt_while_a_run_is_resumed_saves_nothing(
 # --- the signals themselves -------------------------------------------------------------------------------------------
 @pytest.fixture
 def handlers() -> Iterator[None]:
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {each: signal.getsignal(each) for each in SIGNALS}
     yield
     for each, handler in before.items():
         signal.signal(each, handler)
@@ -237,16 +241,61 @@ def test_what_is_ignored_stays_ignored() -> None:
 
 
 @pytest.mark.usefixtures("handlers")
+def test_a_hangup_that_nohup_has_ignored_stays_ignored(tmp_path: Path, trap: Trap) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    trap("marft.training.learner:Learner._clip", 3, lambda: send(signal.SIGHUP))
+    start(tmp_path / "run", **SETTINGS)
+    assert newest(tmp_path / "run") == 4
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def test_hangups_count_as_one(tmp_path: Path, trap: Trap) -> None:
+    """The kernel and the shell both send one; the second must not break off what the first lets finish and saves."""
+    trap("marft.training.learner:Learner._clip", 3, lambda: send(signal.SIGHUP))
+    trap("marft.training.learner:Learner._clip", 4, lambda: send(signal.SIGHUP))
+    trap("marft.training.saving:save_adapter", 4, lambda: send(signal.SIGHUP))
+    with Interruption() as outer:
+        with pytest.raises(Interrupted, match="is kept as it was after iteration 2"):
+            start(tmp_path / "run", **SETTINGS)
+        send(signal.SIGHUP)
+        assert (outer.hung_up, outer.requests) == (True, 0)
+
+
+def test_a_closed_terminal_loses_nothing(tmp_path: Path) -> None:
+    """What is printed to it would fail; the iteration is finished and saved all the same."""
+    run = tmp_path / "run"
+    child, terminal = pty.fork()
+    if child == 0:
+        try:
+            code = main(["train", *ECHO, "train.iterations=500", "checkpoint.every=500", "--run", str(run)])
+        finally:
+            os._exit(code)
+    until = time.monotonic() + 60
+    while not (run / "metrics.jsonl").exists() and time.monotonic() < until:
+        with suppress(BlockingIOError):
+            os.set_blocking(terminal, False)
+            os.read(terminal, 1 << 16)
+        time.sleep(0.02)
+    os.close(terminal)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 1
+    done = newest(run)
+    assert 0 < done < 500
+    assert len(rows(run / "metrics.jsonl")) == done
+
+
+@pytest.mark.usefixtures("handlers")
 def test_who_has_a_handler_keeps_it() -> None:
     came: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         signal.signal(number, lambda number, frame: came.append(number))
     with Interruption() as interruption:
         interruption.hold()
         send()
         send(signal.SIGTERM)
+        send(signal.SIGHUP)
         interruption.release()
-    assert came == [signal.SIGINT, signal.SIGTERM]
+    assert came == list(SIGNALS)
 
 
 def test_an_interrupt_that_was_lost_is_heeded_later() -> None:
@@ -261,7 +310,7 @@ def test_an_interrupt_that_was_lost_is_heeded_later() -> None:
 
 
 def test_one_within_another_gives_the_signals_back() -> None:
-    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    before = [signal.getsignal(each) for each in SIGNALS]
     with Interruption() as outer:
         with Interruption() as inner:
             inner.hold()
@@ -270,27 +319,30 @@ def test_one_within_another_gives_the_signals_back() -> None:
         with pytest.raises(KeyboardInterrupt):
             send(signal.SIGTERM)
         assert outer.requests == 1
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(each) for each in SIGNALS] == before
 
 
 # --- the commands -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("command", "where", "nth"),
+    ("command", "where", "nth", "number"),
     [
-        (["eval", *ECHO, "eval.samples=20"], "marft.training.evaluation.measuring:play_chunk", 2),
-        (["compare", *ECHO, "--seeds", "1"], "marft.training.trainer:Trainer.estimate", 3),
-        (["compare", *ECHO, "--seeds", "1"], "marft.training.comparison.comparing:play_held_out", 1),
+        (["eval", *ECHO, "eval.samples=20"], "marft.training.evaluation.measuring:play_chunk", 2, signal.SIGINT),
+        (["eval", *ECHO, "eval.samples=20"], "marft.training.evaluation.measuring:play_chunk", 2, signal.SIGTERM),
+        (["eval", *ECHO, "eval.samples=20"], "marft.training.evaluation.measuring:play_chunk", 2, signal.SIGHUP),
+        (["compare", *ECHO, "--seeds", "1"], "marft.training.trainer:Trainer.estimate", 3, signal.SIGINT),
+        (["compare", *ECHO, "--seeds", "1"], "marft.training.trainer:Trainer.estimate", 3, signal.SIGHUP),
+        (["compare", *ECHO, "--seeds", "1"], "marft.training.comparison.comparing:play_held_out", 1, signal.SIGTERM),
     ],
-    ids=["eval", "compare", "vote"],
+    ids=["eval", "eval, SIGTERM", "eval, SIGHUP", "compare", "compare, SIGHUP", "vote, SIGTERM"],
 )
 def test_a_command_that_is_stopped_names_the_very_command_that_goes_on(
     tmp_path: Path, trap: Trap, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    command: list[str], where: str, nth: int,
+    command: list[str], where: str, nth: int, number: int,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     assert main([*command, "--run", "whole"]) == 0
     with monkeypatch.context():
-        trap(where, nth, send)
+        trap(where, nth, lambda: send(number))
         capsys.readouterr()
         assert main(command) == 1
     [line] = capsys.readouterr().err.splitlines()

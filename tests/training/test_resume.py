@@ -170,6 +170,9 @@ def test_a_corrupt_checkpoint_is_passed_over_with_a_warning(
     [warning] = capsys.readouterr().err.splitlines()
     assert warning.startswith("marft: warning: checkpoint")
     assert "000004 is corrupt" in warning
+    assert warning.endswith("going on from iteration 2, and keeping what is damaged as 000004.damaged")
+    assert (copy / "checkpoints" / "000004.damaged" / name).read_bytes() == data
+    shutil.rmtree(copy / "checkpoints" / "000004.damaged")
     assert ending(copy) == ending(whole)
 
 

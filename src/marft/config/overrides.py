@@ -13,6 +13,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from marft.config.aliases import check_aliases
 from marft.config.places import is_text, kinds_at
 from marft.types import MarftError
 
@@ -47,6 +48,7 @@ def read_yaml(override: str) -> dict[str, Any]:
     """Any `key.path=value`, whatever the schema says of the key."""
     key = key_of(override)
     try:
+        check_aliases(yaml.compose(override[len(key) + 1 :], yaml.SafeLoader))
         one = OmegaConf.to_container(OmegaConf.from_dotlist([override]))
     except OmegaConfBaseException:
         raise MarftError(f"cannot apply {key!r}: its value holds an open '${{'; write it in a file") from None
@@ -89,4 +91,6 @@ def why_unreadable(error: Exception) -> str:
             return f"{nameless} in line {mark.line + 1}, column {mark.column + 1}"
         case yaml.reader.ReaderError(character=int() as code):
             return f"it holds the character U+{code:04X}"
+        case RecursionError():
+            return "it is nested too deeply"
     return "a value looks like a date, a number or a tag and is none; put it in quotes"

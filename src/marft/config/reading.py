@@ -12,15 +12,19 @@ import yaml
 from pydantic import ValidationError
 
 from marft.config.algorithm import ALGORITHMS
+from marft.config.aliases import MOST, check_aliases
 from marft.config.explaining import explain
 from marft.config.hints import hint_for_recipe
 from marft.config.overrides import SHORTHANDS, UNREADABLE, read_override, read_yaml, why_unreadable
 from marft.config.schema import Config
 from marft.config.team import WORKFLOWS
+from marft.files import Damaged, Missing, is_there, read_text
 from marft.references import is_moved
 from marft.types import MarftError
 
 SUFFIXES = (".yaml", ".yml")
+LARGEST = 1 << 20  # bytes of a config: PyYAML reads about as many in a few seconds
+SPELLED_OUT = 4 * LARGEST  # of one that a run has written
 WORKFLOW_SETTINGS = frozenset[str]().union(*WORKFLOWS.values())
 
 
@@ -36,6 +40,15 @@ def recipes() -> dict[str, str]:
 def load_config(source: str | None = None, overrides: Sequence[str] = ()) -> Config:
     """The config of a YAML file or a recipe (default: `duo`), with `key.path=value` overrides on top."""
     return parse(merge(read_source(source or "duo"), overrides))
+
+
+def read_config(path: Path) -> Config:
+    """The config that a run has written. Unlike a user's file it is whole, and a prompt in it may hold "${"."""
+    data = parse_yaml(read_text(path, SPELLED_OUT), str(path))
+    try:
+        return parse(data)
+    except MarftError as error:
+        raise MarftError(f"{path} is not a config of this version: {error}") from error
 
 
 def read_source(source: str, below: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -57,14 +70,13 @@ def read_one(source: str) -> dict[str, Any]:
     path = Path(source)
     if path.suffix in SUFFIXES:
         try:
-            return parse_yaml(path.read_text(encoding="utf-8"), str(path))
-        except OSError as error:
-            recipe = f"; did you mean the recipe {source!r}?" if (source := path.stem) in recipes() else ""
-            raise MarftError(f"cannot read {path}: {error.strerror}{recipe}") from None
-        except UnicodeDecodeError:
-            raise MarftError(f"cannot read {path}: it is not a text in UTF-8; save it as one") from None
+            return parse_yaml(read_text(path, LARGEST), str(path))
+        except Damaged as error:
+            recipe = isinstance(error, Missing) and path.stem in recipes()
+            remedy = f"did you mean the recipe {path.stem!r}?" if recipe else "give a file in YAML, saved as UTF-8"
+            raise MarftError(f"cannot read {path}: it {error.reason}; {remedy}") from None
     known = recipes()
-    if source not in known and (path / "config.yaml").is_file():
+    if source not in known and is_there(path / "config.yaml"):
         raise MarftError(
             f"{source} is a run: go on with it by --resume --run {source}, or begin anew with its settings in "
             f"{path / 'config.yaml'}"
@@ -79,7 +91,18 @@ def read_one(source: str) -> dict[str, Any]:
 
 
 class OnceLoader(yaml.SafeLoader):
-    """A key that comes twice is a mistake: of two agents with one name PyYAML would silently drop the first."""
+    """A key that comes twice is a mistake: of two agents with one name PyYAML would silently drop the first.
+
+    It also stops where there is more than any config has: PyYAML takes seconds for every 50,000 values.
+    """
+
+    composed = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.composed += 1
+        if self.composed > MOST and parent is not None:
+            raise yaml.MarkedYAMLError(problem=f"more than {MOST:,} values", problem_mark=parent.start_mark)
+        return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -88,6 +111,11 @@ class OnceLoader(yaml.SafeLoader):
             if key.value in seen:
                 raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} comes twice", problem_mark=key.start_mark)
             seen.add(key.value)
+        return node
+
+    def get_single_node(self) -> yaml.Node | None:
+        node: yaml.Node | None = super().get_single_node()
+        check_aliases(node)
         return node
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
 from marft.config.algorithm import (
     COMPARES,
@@ -17,7 +18,7 @@ from marft.config.algorithm import (
 )
 from marft.config.evaluation import EvalConfig
 from marft.config.section import Section, Text
-from marft.config.team import TeamConfig
+from marft.config.team import TeamConfig, check_url
 
 
 class EnvConfig(Section):
@@ -77,7 +78,7 @@ class EngineConfig(Section):
     name: Literal["local", "vllm"] = "local"
     slots: Annotated[int, Field(ge=1)] = 256  # rows generated at once
     memory: Annotated[float, Field(gt=0, lt=1)] | None = None  # of a GPU's: what is free for keys, or vLLM's part
-    url: Text | None = None
+    url: Annotated[Text, AfterValidator(partial(check_url, key="VLLM_API_KEY"))] | None = None
     mismatch: bool = False  # compare the engine's log-probs with the learner's; with vLLM always
     correction: Annotated[float, Field(ge=1)] | None = None  # largest importance weight that makes up for the mismatch
 

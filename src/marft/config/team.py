@@ -27,8 +27,8 @@ WORKFLOWS: Mapping[str, frozenset[str]] = {
 }
 
 
-def check_url(url: str) -> str:
-    """Never quotes the address: it may hold what nobody should read."""
+def check_url(url: str, key: str = "key_env") -> str:
+    """Never quotes the address: it may hold what nobody should read. `key` is where a key belongs."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not re.search(r"\s", url)
@@ -37,7 +37,7 @@ def check_url(url: str) -> str:
     if not usable:
         raise ValueError("not an endpoint's address; write it like https://api.openai.com/v1")
     if "@" in parts.netloc or parts.query or parts.fragment:
-        raise ValueError("a login, ?… or #… in it would be saved with the run; drop it and give the key by key_env")
+        raise ValueError(f"a login, ?… or #… in it would be saved with the run; drop it and give the key by {key}")
     return url
 
 

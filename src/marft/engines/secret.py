@@ -11,15 +11,18 @@ PLACEHOLDER = 8  # a shorter key is a word such as EMPTY, which texts may hold, 
 
 
 class Secret:
-    """The key in the environment variable `name`, if there is to be one."""
+    """The key in the environment variable `name`, if there is to be one; `where` in the config its endpoint stands."""
 
-    def __init__(self, name: str | None, url: str) -> None:
+    def __init__(self, name: str | None, url: str, where: str = "agents") -> None:
         self._key = os.environ.get(name, "").strip() if name else ""
         if name and not self._key:
-            raise MarftError(f"agents: set the environment variable {name} to the key of {url}")
+            raise MarftError(f"{where}: set the environment variable {name} to the key of {url}")
         if not (self._key.isascii() and self._key.isprintable() and " " not in self._key):
             # told here, because the HTTP library would quote it
-            raise MarftError(f"agents: the environment variable {name} is no key of {url}: it has letters no key has")
+            raise MarftError(f"{where}: the environment variable {name} is no key of {url}: it has letters no key has")
+
+    def __bool__(self) -> bool:
+        return bool(self._key)
 
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._key}"} if self._key else {}

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
+from marft.files import Damaged, Finite, Natural, open_file, read_json
 from marft.models.team import TeamModel
 from marft.types import MarftError
 
 WEIGHTS, CONFIG, VALUE_HEAD = "adapter_model.safetensors", "adapter_config.json", "value_head.safetensors"
+HIGHEST_RANK = 8192  # of an adapter: a higher one is damage, and memory would be taken for it
 
 
 def save_adapter(team: TeamModel, name: str, folder: Path) -> None:
@@ -46,7 +51,10 @@ def load_adapter(team: TeamModel, name: str, folder: Path) -> None:
     sources = {folder / WEIGHTS: to_peft(team, name)}
     if name in team.value_heads:
         sources[folder / VALUE_HEAD] = dict(team.value_heads[name].named_parameters())
-    given = {path: read_fitting(path, own, name) for path, own in sources.items()}
+    given: dict[Path, dict[str, Tensor]] = {}
+    for path, own in sources.items():
+        with open_tensors(path) as file:
+            given[path] = read_fitting(file, path, {key: each.shape for key, each in own.items()}, f"adapter {name!r}")
     alpha, rank = read_scaling(folder / CONFIG)
     if alpha / rank != team.lora.specs[name].scaling:
         raise MarftError(f"{folder / CONFIG}: lora_alpha {alpha:g} differs from this run's; set lora.alpha to it")
@@ -66,32 +74,51 @@ def to_peft(team: TeamModel, name: str) -> dict[str, Tensor]:
     return views
 
 
-def read_fitting(path: Path, own: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    """The tensors of a file, which must be those of `own` by name and shape."""
-    given = read_tensors(path)
-    if odd := min(given.keys() ^ own.keys(), default=None):
-        side = "lacks" if odd in own else "also has"
-        raise MarftError(f"{path} does not fit adapter {name!r}: it {side} {odd}; check model, lora.targets")
-    for key, target in own.items():
-        if given[key].shape != target.shape:
-            shapes = f"{list(given[key].shape)} instead of {list(target.shape)}"
-            raise MarftError(f"{path} does not fit adapter {name!r}: {key} is {shapes}; check model, lora.rank")
-    return given
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """What is read of an adapter's config."""
+
+    r: Natural
+    lora_alpha: Finite
+
+    def __post_init__(self) -> None:
+        if self.r > HIGHEST_RANK or self.lora_alpha <= 0:
+            raise ValueError(f"r is at most {HIGHEST_RANK} and lora_alpha above 0")
 
 
 def read_scaling(path: Path) -> tuple[float, int]:
     """alpha and rank"""
     try:
-        config = json.loads(path.read_text())
-        return float(config["lora_alpha"]), int(config["r"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise MarftError(
-            f"cannot read {path}: {type(error).__name__} {error}; give a folder that export wrote"
-        ) from None
+        found = read_json(path, Scaling)
+    except Damaged as error:
+        raise MarftError(f"cannot read {path}: it {error.reason}; give a folder that export wrote") from None
+    return found.lora_alpha, found.r
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
+@contextmanager
+def open_tensors(path: Path) -> Iterator[Any]:
+    """A file of safetensors, whose tensors are not read before they are asked for."""
+    open_file(path).close()  # safetensors would wait for a FIFO
     try:
-        return load_file(path)
+        with safe_open(path, "pt") as file:
+            yield file
     except (OSError, SafetensorError) as error:
-        raise MarftError(f"cannot read {path}: {error}") from None
+        raise Damaged(path, f"is damaged: {error}") from None
+
+
+def read_fitting(file: Any, path: Path, shapes: Mapping[str, Sequence[int]], what: str) -> dict[str, Tensor]:
+    """The tensors of an open file, which must be those of `shapes` by name and shape: of numbers, all of them finite."""
+    if odd := min(shapes.keys() ^ set(file.keys()), default=None):
+        side = "lacks" if odd in shapes else "also has"
+        raise MarftError(f"{path} does not fit {what}: it {side} {odd}; check model, lora.targets")
+    found: dict[str, Tensor] = {}
+    for key, shape in shapes.items():
+        there = file.get_slice(key).get_shape()  # known before any memory is taken for it
+        if there != list(shape):
+            raise MarftError(
+                f"{path} does not fit {what}: {key} is {there} instead of {list(shape)}; check model, lora.rank"
+            )
+        found[key] = file.get_tensor(key)
+        if not (found[key].is_floating_point() and found[key].isfinite().all()):
+            raise Damaged(path, f"is damaged: {key} holds what is no finite number")
+    return found

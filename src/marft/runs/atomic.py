@@ -9,8 +9,9 @@ from pathlib import Path
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace `path` by `data`: a reader sees the old bytes or the new ones, never a mixture."""
     temporary = path.with_name(f".{path.name}.tmp")  # one name, so that what a kill leaves is overwritten
+    temporary.unlink(missing_ok=True)  # it may be anything, also what opening would wait for
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -7,26 +7,57 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+from marft.files import (
+    Damaged,
+    Denied,
+    OtherVersion,
+    check_folder,
+    is_folder,
+    is_there,
+    open_file,
+    read_whole_json,
+    refusal,
+)
 from marft.runs.atomic import fsync_folder, write_atomically
 from marft.runs.disk import writing
+from marft.runs.shapes import Sealed
 from marft.types import MarftError
 
 MANIFEST = "manifest.json"
+NUMBER = re.compile(r"[0-9]{6,18}")
+HIDDEN = re.compile(r"\.([0-9]{6,18})\.(new|old|gone)")
 
 
 class CorruptCheckpoint(MarftError):
     """A checkpoint whose files are not those that were written."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newest:
+    """The newest checkpoint that is whole, and why those that are newer are not, by their iterations."""
+
+    iteration: int
+    folder: Path
+    damaged: dict[int, str]
+
+    def passed_over(self) -> str:
+        """What is wrong with those that are newer, in one line; nothing where there are none."""
+        first, *others = self.damaged.values() or ("",)
+        return f"{first} (and {len(others)} more)" if others else first
+
+
 class Checkpoints:
     """`folder/NNNNNN/` for each iteration kept. Only the training process may save, recover or drop.
 
     Hidden siblings are states on the way: `.NNNNNN.new` is being written, `.NNNNNN.old` is being replaced,
-    `.NNNNNN.gone` is being deleted. Whatever is not hidden is complete.
+    `.NNNNNN.gone` is being deleted. Whatever is not hidden was complete once. `NNNNNN.damaged` was put aside, and is left
+    alone.
     """
 
     def __init__(self, folder: Path, keep: int) -> None:
@@ -40,10 +71,20 @@ class Checkpoints:
 
     def list(self) -> builtins.list[int]:
         """The iterations that have a checkpoint, oldest first."""
-        if not self.folder.is_dir():
-            return []
-        complete = (entry.name for entry in self.folder.iterdir() if (entry / MANIFEST).is_file())
-        return sorted(int(name) for name in complete if re.fullmatch(r"\d{6,}", name))
+        return sorted(number for number, folder in self.present().items() if is_there(folder / MANIFEST))
+
+    def present(self) -> dict[int, Path]:
+        """Whatever stands in a checkpoint's place, whole or not; also one put aside for another that never came."""
+        check_folder(self.folder)
+        if not is_there(self.folder):
+            return {}
+        try:
+            names = os.listdir(self.folder)
+        except OSError as error:
+            raise refusal(self.folder, error) from None
+        found = {int(name): self.folder / name for name in names if NUMBER.fullmatch(name)}
+        hidden = {int(name[1]): name[0] for name in map(HIDDEN.fullmatch, names) if name and name[2] == "old"}
+        return {number: self.folder / name for number, name in hidden.items()} | found
 
     # --- writing -----------------------------------------------------------------------------------------------------
     def save(self, iteration: int, write: Callable[[Path], None]) -> None:
@@ -66,16 +107,25 @@ class Checkpoints:
 
     def recover(self) -> None:
         """Clear away what a kill left half done; a checkpoint put aside for one that never came is put back."""
-        if not self.folder.is_dir():
+        if not is_folder(self.folder):
             return
         with writing(self.folder.parent):
             for left in sorted(self.folder.iterdir()):
-                if not (name := re.fullmatch(r"\.(\d{6,})\.(new|old|gone)", left.name)):
+                if not (name := HIDDEN.fullmatch(left.name)):
                     continue
-                if name[2] == "old" and not (path := self.path(int(name[1]))).exists():
+                if name[2] == "old" and not is_there(path := self.path(int(name[1]))):
                     left.rename(path)
                 else:
-                    shutil.rmtree(left)
+                    remove(left)
+
+    def put_aside(self, iteration: int) -> str:
+        """Keep a damaged checkpoint under another name, which is returned, where nobody deletes or overwrites it."""
+        number, stem = 1, f"{self.path(iteration).name}.damaged"
+        while is_there(aside := self.folder / (stem if number == 1 else f"{stem}-{number}")):
+            number += 1
+        with writing(self.folder.parent):
+            self.present()[iteration].rename(aside)
+        return aside.name
 
     def drop_after(self, iteration: int) -> None:
         """Delete what is newer: a run that goes back must not find its other future again."""
@@ -87,23 +137,23 @@ class Checkpoints:
 
     def _publish(self, new: Path, iteration: int) -> None:
         path, old = self.path(iteration), self._hidden(iteration, "old")
-        if path.exists():
+        if is_there(path):
             path.rename(old)
         try:
             new.rename(path)
         except BaseException:
-            if old.exists():
+            if is_there(old):
                 old.rename(path)
             raise
         fsync_folder(self.folder)
-        if old.exists():
-            shutil.rmtree(old)
+        if is_there(old):
+            remove(old)
 
     def _delete(self, iteration: int) -> None:
         # Hidden first, so that a kill in the middle leaves no checkpoint that looks complete and is not.
         gone = self._hidden(iteration, "gone")
         self.path(iteration).rename(gone)
-        shutil.rmtree(gone)
+        remove(gone)
 
     def _hidden(self, iteration: int, state: str) -> Path:
         return self.folder / f".{self.path(iteration).name}.{state}"
@@ -111,44 +161,57 @@ class Checkpoints:
     # --- reading -----------------------------------------------------------------------------------------------------
     def verify(self, iteration: int) -> None:
         """Raise unless the files are exactly those of the manifest."""
-        folder = self.path(iteration)
-        expected = read_manifest(folder)
-        found = {name for name in files(folder) if name != MANIFEST}
-        for name in sorted(expected.keys() | found):
-            if name not in found:
-                raise CorruptCheckpoint(f"checkpoint {folder} is corrupt: {name} is missing")
-            if name not in expected:
-                raise CorruptCheckpoint(f"checkpoint {folder} is corrupt: {name} is unexpected")
-            try:
-                actual = digest(folder / name)
-            except OSError as error:
-                raise CorruptCheckpoint(f"checkpoint {folder} is corrupt: {name}: {error.strerror}") from error
-            if actual != expected[name]:
-                raise CorruptCheckpoint(f"checkpoint {folder} is corrupt: {name} has another SHA-256 than when written")
+        folder = self.present().get(iteration, self.path(iteration))
+        if not is_folder(folder):
+            raise corrupt(folder, "it is no folder")
+        try:
+            expected = read_manifest(folder, iteration)
+            found = {name for name in files(folder) if name != MANIFEST}
+            for name in sorted(expected.keys() | found):
+                if name not in found:
+                    raise corrupt(folder, f"{name} is missing")
+                if name not in expected:
+                    raise corrupt(folder, f"{name} is unexpected")
+                if digest(folder / name) != expected[name]:
+                    raise corrupt(folder, f"{name} has another SHA-256 than when written")
+        except (Denied, OtherVersion):  # nothing is known of what it holds: an older one is not what the user wants
+            raise
+        except Damaged as error:
+            raise corrupt(folder, f"{error.path.relative_to(folder)} {error.reason}") from None
 
-    def newest_valid(self, warn: Callable[[str], None], at: int | None = None) -> int | None:
-        """The newest checkpoint that verifies, warning of those that do not; with `at`, that one or an error."""
+    def newest_valid(self, at: int | None = None) -> Newest | None:
+        """The newest checkpoint that verifies; None where there is none at all, an error where none of them does. With
+        `at`, that one or an error."""
+        present = self.present()
         if at is not None:
-            return self._exactly(at)
-        for iteration in reversed(self.list()):
+            return self._exactly(at, present)
+        damaged: dict[int, str] = {}
+        for iteration in sorted(present, reverse=True):
             try:
                 self.verify(iteration)
             except CorruptCheckpoint as error:
-                warn(f"{error}; trying the one before")
+                damaged[iteration] = str(error)
             else:
-                return iteration
+                return Newest(iteration=iteration, folder=present[iteration], damaged=damaged)
+        if damaged:
+            whole = "no other is there" if len(damaged) == 1 else f"nor is any of the {len(damaged) - 1} others whole"
+            raise CorruptCheckpoint(f"{damaged[max(damaged)]}, and {whole}; {self.remedy()}")
         return None
 
-    def _exactly(self, iteration: int) -> int:
-        available = self.list()
-        others = ", ".join(str(other) for other in available if other != iteration) or "none"
-        if iteration not in available:
+    def remedy(self) -> str:
+        """What to do about a run that has lost its checkpoints."""
+        config = shlex.quote(str(self.folder.parent / "config.yaml"))
+        return f"nothing was changed; put one back from a copy, or start anew in another folder: marft train {config} --run DIR"
+
+    def _exactly(self, iteration: int, present: dict[int, Path]) -> Newest:
+        others = ", ".join(str(other) for other in self.list() if other != iteration) or "none"
+        if iteration not in present:
             raise MarftError(f"{self.folder} has no checkpoint of iteration {iteration}; available: {others}")
         try:
             self.verify(iteration)
         except CorruptCheckpoint as error:
             raise CorruptCheckpoint(f"{error}; choose another, available: {others}") from error
-        return iteration
+        return Newest(iteration=iteration, folder=present[iteration], damaged={})
 
 
 def seal(folder: Path, iteration: int) -> None:
@@ -162,26 +225,41 @@ def seal(folder: Path, iteration: int) -> None:
     write_atomically(folder / MANIFEST, json.dumps(manifest, indent=2).encode() + b"\n")
 
 
-def read_manifest(folder: Path) -> dict[str, str]:
+def read_manifest(folder: Path, iteration: int) -> dict[str, str]:
     """The SHA-256 of each file, by its path relative to the checkpoint."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
-        iteration, hashes = int(manifest["iteration"]), dict(manifest["files"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise CorruptCheckpoint(f"checkpoint {folder} is corrupt: {MANIFEST} cannot be read") from None
-    if iteration != int(folder.name):
-        raise CorruptCheckpoint(f"checkpoint {folder} is corrupt: {MANIFEST} is that of iteration {iteration}")
-    return hashes
+    sealed = read_whole_json(folder / MANIFEST, Sealed)
+    if sealed.iteration != iteration:
+        raise corrupt(folder, f"{MANIFEST} is that of iteration {sealed.iteration}")
+    return dict(sealed.files)
 
 
-def files(folder: Path) -> Iterator[str]:
-    for path in sorted(folder.rglob("*")):
-        if not path.is_dir():
-            yield path.relative_to(folder).as_posix()
+def corrupt(folder: Path, reason: str) -> CorruptCheckpoint:
+    return CorruptCheckpoint(f"checkpoint {folder} is corrupt: {reason}")
+
+
+def files(folder: Path) -> list[str]:
+    """Whatever is no folder, by its path there."""
+
+    def stop(error: OSError) -> None:
+        raise refusal(Path(error.filename), error)
+
+    found = [Path(place, name) for place, _, names in os.walk(folder, onerror=stop) for name in names]
+    return [path.relative_to(folder).as_posix() for path in sorted(found)]
 
 
 def digest(path: Path, *, sync: bool = False) -> str:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         if sync:
             os.fsync(file.fileno())
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        try:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise refusal(path, error) from None
+
+
+def remove(path: Path) -> None:
+    """A folder with all that is in it; of a link, the link."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink()
+    else:
+        shutil.rmtree(path)

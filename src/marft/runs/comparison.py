@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from marft.config import Config, parse, parse_yaml, to_yaml
+from marft.config import Config, to_yaml
+from marft.config.reading import read_config
+from marft.files import Count, Finite, check_file, check_folder, is_there, read_json
 from marft.runs.atomic import write_atomically
 from marft.runs.difference import first_difference, show
 from marft.runs.directory import pretty
 from marft.types import MarftError
 
-CONFIG, RESULTS = "compare.yaml", "compare.json"
+CONFIG, RESULTS, TABLE, PLOT, CELLS = "compare.yaml", "compare.json", "compare.md", "compare.png", "cells"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,18 +38,35 @@ class Cell:
     """One of the compared, under one seed: how well it does on held-out tasks, and what it cost."""
 
     name: str
-    seed: int
-    tasks: int
-    failed: int  # of the tasks' episodes; they count as wrong
-    reward: float
-    accuracy: float | None  # None: the environment does not say what is right
-    accuracy_ci95: tuple[float, float] | None  # on these tasks
-    tokens_per_task: float  # generated in evaluation
-    tokens_generated: int  # in training
-    tokens_trained: int
-    iterations: int
-    seconds: float
-    votes: int | None = None  # answers a task
+    seed: Count
+    tasks: Count
+    failed: Count  # of the tasks' episodes; they count as wrong
+    reward: Finite
+    accuracy: Finite | None  # None: the environment does not say what is right
+    accuracy_ci95: tuple[Finite, Finite] | None  # on these tasks
+    tokens_per_task: Finite  # generated in evaluation
+    tokens_generated: Count  # in training
+    tokens_trained: Count
+    iterations: Count
+    seconds: Finite
+    votes: Count | None = None  # answers a task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What `compare.json` has of a question."""
+
+    seeds: Count
+    single: str
+    frozen: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """What is read again of `compare.json`."""
+
+    question: Asked
+    cells: list[Cell]
 
 
 class Comparison:
@@ -60,10 +78,18 @@ class Comparison:
     @classmethod
     def begin(cls, path: Path, question: Question) -> Comparison:
         """A new comparison, or the one that this folder holds, if it was asked the same. More seeds may be asked for."""
-        if (path / "config.yaml").is_file():
+        if is_there(path / "config.yaml"):
             raise MarftError(f"{path} is a run, not a comparison; choose another --run")
-        if (path / CONFIG).is_file():
+        for name in (RESULTS, TABLE, PLOT):
+            check_file(path / name)
+        if is_there(path / CONFIG):
             return cls(path, question, read_cells(path, question))
+        check_folder(path / CELLS)
+        if any(is_there(run / "config.yaml") for run in (path / CELLS).glob("*")):
+            raise MarftError(
+                f"{path} holds {CELLS} of a comparison that has lost its {CONFIG}; nothing was changed: put it back from a "
+                "copy, or choose another --run"
+            )
         comparison = cls(path, question)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -84,7 +110,7 @@ class Comparison:
         return cell
 
     def run(self, name: str, seed: int) -> Path:
-        return self.path / "cells" / f"{name.replace(' ', '-')}-seed{seed}"
+        return self.path / CELLS / f"{name.replace(' ', '-')}-seed{seed}"
 
     def add(self, cell: Cell) -> None:
         self.cells.append(cell)
@@ -108,25 +134,20 @@ class Comparison:
 def read_cells(path: Path, question: Question) -> list[Cell]:
     """What a folder already knows of this question; another question is refused."""
     try:
-        old = parse(parse_yaml((path / CONFIG).read_text(encoding="utf-8"), str(path / CONFIG)))
-        results = json.loads((path / RESULTS).read_text(encoding="utf-8"))
-        asked, cells = results["question"], [read_cell(row) for row in results["cells"]]
-    except (OSError, ValueError, LookupError, TypeError, MarftError) as error:
+        old, results = read_config(path / CONFIG), read_json(path / RESULTS, Results)
+    except MarftError as error:
         raise MarftError(f"{path} holds no comparison of this version: {error}; choose another --run") from error
+    asked = results.question
     if found := first_difference(old, question.config):
         raise MarftError(refusal(path, found.key, found.old, found.new))
-    for key, here in (("single", question.single), ("frozen", list(question.frozen))):
-        if asked[key] != here:
-            raise MarftError(refusal(path, f"--{key}", show(asked[key]), show(here)))
-    if asked["seeds"] > question.seeds:
-        raise MarftError(f"{path} compares over {asked['seeds']} seeds already; give --seeds {asked['seeds']} or more")
-    return cells
+    for key in ("single", "frozen"):
+        there, here = getattr(asked, key), getattr(question, key)
+        if there != here:
+            raise MarftError(refusal(path, f"--{key}", show(there), show(here)))
+    if asked.seeds > question.seeds:
+        raise MarftError(f"{path} compares over {asked.seeds} seeds already; give --seeds {asked.seeds} or more")
+    return results.cells
 
 
 def refusal(path: Path, key: str, there: str, here: str) -> str:
     return f"{path} compares something else: {key} is {there} there and {here} here; choose another --run"
-
-
-def read_cell(row: Mapping[str, Any]) -> Cell:
-    interval = row["accuracy_ci95"]
-    return Cell(**{**row, "accuracy_ci95": tuple(interval) if interval else None})

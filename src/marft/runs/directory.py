@@ -8,12 +8,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from marft.config import Config, parse, parse_yaml, to_yaml
+from marft.config import Config, to_yaml
+from marft.config.reading import read_config
+from marft.files import Damaged, Row, check_folder, is_ended, is_there, read_object, read_rows
 from marft.runs.atomic import append_whole, write_atomically
 from marft.runs.difference import first_difference
 from marft.runs.disk import FULL, require_space, writing
+from marft.runs.shapes import Event, HeldOut, Line, Manifest, Summary, When
 from marft.runs.transcripts import Transcript
 from marft.types import MarftError
 
@@ -26,8 +29,10 @@ FREE = (
 )  # fmt: skip
 
 
-HELD_OUT = "held_out.jsonl"
-When = Literal["before", "during", "after"]  # of training
+CONFIG, MANIFEST, SUMMARY = "config.yaml", "manifest.json", "summary.json"
+METRICS, EPISODES, HELD_OUT, EVENTS = "metrics.jsonl", "episodes.jsonl", "held_out.jsonl", "events.jsonl"
+LINES = {METRICS: Line, EPISODES: Line, HELD_OUT: HeldOut}  # those of iterations, which a resumed run may forget
+FOLDERS = ("checkpoints", "tensorboard", "failures")
 
 
 class RunDirectory:
@@ -45,9 +50,10 @@ class RunDirectory:
             if run.exists():
                 raise MarftError(run.taken(config))
             path.mkdir(parents=True, exist_ok=True)
-            write_atomically(path / "manifest.json", pretty(manifest))
+            run.check_free()
+            write_atomically(path / MANIFEST, pretty(manifest))
             # Last, because it is what makes the folder a run.
-            write_atomically(path / "config.yaml", to_yaml(config).encode())
+            write_atomically(path / CONFIG, to_yaml(config).encode())
         except OSError as error:
             remedy = "free space or choose" if error.errno in FULL else "choose"
             raise MarftError(f"cannot make the run {path}: {error.strerror}; {remedy} another --run") from error
@@ -57,18 +63,42 @@ class RunDirectory:
     def open(cls, path: Path) -> RunDirectory:
         """A run that was started before."""
         run = cls(path)
-        try:
-            found = run.exists()
-        except OSError as error:
-            raise MarftError(f"cannot read {path}: {error.strerror}; make it readable") from error
-        if not found:
+        if not run.exists():
+            run.check_free()
             raise MarftError(
                 f"{path} is not a run: it has no config.yaml; start one with `marft train --run {shlex.quote(str(path))}`"
             )
         return run
 
     def exists(self) -> bool:
-        return (self.path / "config.yaml").is_file()
+        """Whether it has a config, be it damaged."""
+        return is_there(self.path / CONFIG)
+
+    def check_free(self) -> None:
+        """Where no config says that there is a run, no part of one may be left: it would be overwritten."""
+        for name in (*LINES, EVENTS, SUMMARY, "checkpoints"):
+            if is_there(self.path / name):
+                raise MarftError(
+                    f"{self.path} holds {name} of a run that has lost its {CONFIG}; nothing was changed: put {CONFIG} back "
+                    "from a copy, or choose another --run"
+                )
+
+    def check_whole(self) -> None:
+        """Raise where a file that a resumed run reads or writes is damaged. Checkpoints have hashes and are not read."""
+        for name in FOLDERS:
+            check_folder(self.path / name)
+        self.manifest()
+        self.summary()
+        for name, shape in {**LINES, EVENTS: Event}.items():
+            for _ in read_rows(self.path / name, shape):
+                pass
+
+    def furthest(self) -> int:
+        """The last iteration that any file tells of: from the first on, there has been a checkpoint."""
+        told: list[int] = [(self.summary() or {}).get("iterations", 0)]
+        for name, shape in {**LINES, EVENTS: Event}.items():
+            told += [row.data["iteration"] for row in read_rows(self.path / name, shape)]
+        return max(told)
 
     def taken(self, config: Config) -> str:
         """Why no new run with this config can start here."""
@@ -82,22 +112,15 @@ class RunDirectory:
 
     # --- config ------------------------------------------------------------------------------------------------------
     def config(self) -> Config:
-        path = self.path / "config.yaml"
-        # Not through `load_config`: it would refuse a prompt that holds "${".
         try:
-            return parse(parse_yaml(path.read_text(encoding="utf-8"), str(path)))
-        except (OSError, UnicodeDecodeError) as error:
-            raise MarftError(f"cannot read {path}: {error}; choose another --run") from error
+            return read_config(self.path / CONFIG)
+        except Damaged:
+            raise
         except MarftError as error:
-            raise MarftError(f"{path} is not a config of this version: {error}; choose another --run") from error
+            raise MarftError(f"{error}; put it back from a copy, or choose another --run") from error
 
     def manifest(self) -> dict[str, Any]:
-        path = self.path / "manifest.json"
-        try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise MarftError(f"cannot read {path}: {error}; choose another --run") from error
-        return found
+        return read_object(self.path / MANIFEST, Manifest)
 
     def check_same(self, config: Config) -> None:
         """A resumed run goes on with `config`, which may differ from the old one only in what is `FREE`."""
@@ -112,22 +135,23 @@ class RunDirectory:
         """The config that a resumed run goes on with."""
         if first_difference(self.config(), config):
             with writing(self.path):
-                write_atomically(self.path / "config.yaml", to_yaml(config).encode())
+                write_atomically(self.path / CONFIG, to_yaml(config).encode())
 
     # --- what happens, line by line ----------------------------------------------------------------------------------
     def append_metrics(self, row: Mapping[str, Any]) -> None:
-        self._append("metrics.jsonl", [row])
+        self._append(METRICS, [row])
 
     def append_episodes(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        self._append("episodes.jsonl", rows)
+        self._append(EPISODES, rows)
 
     def append_event(self, event: str, iteration: int, **details: Any) -> None:
         """What happened beside the iterations: one object an event. Resuming forgets none."""
         moment = datetime.now(UTC).isoformat(timespec="seconds")
-        self._append("events.jsonl", [{"iteration": iteration, "event": event, "time": moment, **details}])
+        self._drop_torn(EVENTS, Event)
+        self._append(EVENTS, [{"iteration": iteration, "event": event, "time": moment, **details}])
 
     def events(self) -> list[dict[str, Any]]:
-        return [row for _, row in lines(self.path / "events.jsonl")]
+        return [row.data for row in read_rows(self.path / EVENTS, Event)]
 
     def append_held_out(
         self, iteration: int, when: When, benchmark: str | None, transcripts: Iterable[Transcript]
@@ -138,25 +162,27 @@ class RunDirectory:
 
     def held_out(self) -> Iterator[dict[str, Any]]:
         """The episodes of evaluations that were kept, in the order in which they were played."""
-        return (row for _, row in lines(self.path / HELD_OUT))
+        return (row.data for row in read_rows(self.path / HELD_OUT, HeldOut))
 
     def metrics(self) -> list[dict[str, Any]]:
-        return [row for _, row in lines(self.path / "metrics.jsonl")]
+        return [row.data for row in self.metric_rows()]
+
+    def metric_rows(self) -> Iterator[Row]:
+        return read_rows(self.path / METRICS, Line)
 
     def truncate(self, iteration: int, valid: Collection[When] = ("before", "during", "after")) -> None:
         """Forget what came after `iteration`, so that the files end like those of a run never interrupted.
 
         Of evaluations, those stay that are `valid`.
         """
-        for name in ("metrics.jsonl", "episodes.jsonl", HELD_OUT):
+        for name, shape in LINES.items():
             path = self.path / name
-            if not path.exists():
+            if not is_there(path):
                 continue
-            found = lines(path)
             kept = b"".join(
-                line + b"\n"
-                for line, row in found
-                if row["iteration"] <= iteration and row.get("when") in (*valid, None)
+                row.line + b"\n"
+                for row in read_rows(path, shape)
+                if row.data["iteration"] <= iteration and row.data.get("when") in (*valid, None)
             )
             with writing(self.path):
                 write_atomically(path, kept)
@@ -167,18 +193,22 @@ class RunDirectory:
             with writing(self.path):
                 append_whole(self.path / name, data)
 
+    def _drop_torn(self, name: str, shape: type[Any]) -> None:
+        """What is appended to a line that a kill has torn would be no line either."""
+        path = self.path / name
+        if is_there(path) and not is_ended(path):
+            with writing(self.path):
+                write_atomically(path, b"".join(row.line + b"\n" for row in read_rows(path, shape)))
+
     # --- summary -----------------------------------------------------------------------------------------------------
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         with writing(self.path):
-            write_atomically(self.path / "summary.json", pretty(summary))
+            write_atomically(self.path / SUMMARY, pretty(summary))
 
     def summary(self) -> dict[str, Any] | None:
         """None as long as the run has written none."""
-        path = self.path / "summary.json"
-        if not path.exists():
-            return None
-        summary: dict[str, Any] = json.loads(path.read_bytes())
-        return summary
+        path = self.path / SUMMARY
+        return read_object(path, Summary) if is_there(path) else None
 
 
 def encode(row: Mapping[str, Any]) -> bytes:
@@ -189,18 +219,3 @@ def encode(row: Mapping[str, Any]) -> bytes:
 
 def pretty(data: Mapping[str, Any]) -> bytes:
     return json.dumps(dict(data), allow_nan=False, indent=2).encode() + b"\n"
-
-
-def lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Each line with what it says. The last may be torn by a kill in the middle of its writing, and is left out."""
-    if not path.exists():
-        return
-    with path.open("rb") as file:  # line by line: transcripts may be larger than memory
-        for number, line in enumerate(file, start=1):
-            try:
-                row = json.loads(line)
-            except ValueError:
-                if not file.read(1):
-                    return
-                raise MarftError(f"{path} is damaged: line {number} is not JSON; delete that line") from None
-            yield line.removesuffix(b"\n"), row

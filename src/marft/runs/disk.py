@@ -12,7 +12,10 @@ from pathlib import Path
 from marft.types import MarftError
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
-REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE}
+REFUSED = {
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE,
+    errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENXIO,  # something else stands where it is to be
+}  # fmt: skip
 
 
 @contextmanager

@@ -12,10 +12,13 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from marft.config import Config, parse, parse_yaml, to_yaml
+from marft.config import Config, to_yaml
+from marft.config.reading import read_config
+from marft.files import check_file, is_there, read_json, read_rows
 from marft.runs.atomic import append_whole, write_atomically
 from marft.runs.difference import first_difference
-from marft.runs.directory import lines, pretty
+from marft.runs.directory import pretty
+from marft.runs.shapes import Asked, Evaluated
 from marft.runs.transcripts import Transcript
 from marft.types import MarftError
 
@@ -81,13 +84,15 @@ class Evaluation:
     def begin(cls, path: Path, question: Question) -> Evaluation:
         """A new evaluation, or the one that this folder holds, if it was asked the same."""
         for name, what in OTHERS.items():
-            if (path / name).is_file():
+            if is_there(path / name):
                 raise MarftError(f"{path} is {what}, not an evaluation; choose another --run")
         evaluation = cls(path, question)
-        if (path / CONFIG).is_file():
+        if is_there(path / CONFIG):
             check_same(path, question)
+            for name in (EPISODES, RESULTS, TABLE):  # what is written before it is read
+                check_file(path / name)
             return evaluation
-        if taken := [name for name in (EPISODES, MANIFEST, RESULTS, TABLE) if (path / name).exists()]:
+        if taken := [name for name in (EPISODES, MANIFEST, RESULTS, TABLE) if is_there(path / name)]:
             raise MarftError(f"{path} holds a {taken[0]} of something else; choose another --run")
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -102,7 +107,7 @@ class Evaluation:
     @property
     def is_done(self) -> bool:
         """Whether it has figures: everything was played."""
-        return (self.path / RESULTS).is_file()
+        return is_there(self.path / RESULTS)
 
     def keep(self, chunks: Sequence[Sequence[Slot]]) -> int:
         """How many of the chunks, which are played in this order, are there whole; what is there of the next is dropped.
@@ -124,7 +129,7 @@ class Evaluation:
     def truncate(self, count: int) -> None:
         """Drop all but the first `count` episodes."""
         path = self.path / EPISODES
-        size = sum(len(line) + 1 for line, _ in islice(lines(path), count))
+        size = sum(len(row.line) + 1 for row in islice(read_rows(path, Evaluated), count))
         try:
             if size > path.stat().st_size:  # the last line lacks its end
                 append_whole(path, b"\n")
@@ -140,10 +145,7 @@ class Evaluation:
             raise MarftError(self.refused(EPISODES, error)) from error
 
     def played(self) -> list[Played]:
-        try:
-            return [decoded(row) for _, row in lines(self.path / EPISODES)]
-        except (LookupError, TypeError):
-            raise MarftError(f"{self.path / EPISODES} holds lines of another kind; choose another --run") from None
+        return [decoded(row.data) for row in read_rows(self.path / EPISODES, Evaluated)]
 
     def write(self, name: str, data: bytes) -> None:
         try:
@@ -161,18 +163,16 @@ class Evaluation:
 def check_same(path: Path, question: Question) -> None:
     """An evaluation goes on with the question it began with; another is refused."""
     try:
-        old = parse(parse_yaml((path / CONFIG).read_text(encoding="utf-8"), str(path / CONFIG)))
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        weights, tasks = manifest["weights"], manifest["tasks"]
-    except (OSError, ValueError, LookupError, TypeError, MarftError) as error:
+        old, asked = read_config(path / CONFIG), read_json(path / MANIFEST, Asked)
+    except MarftError as error:
         raise MarftError(f"{path} holds no evaluation of this version: {error}; choose another --run") from error
     if found := first_difference(old, question.config, free=FREE):
         raise MarftError(
             f"{path} evaluates something else: {found.key} is {found.old} there and {found.new} here; choose another --run"
         )
-    if weights != question.weights:
+    if asked.weights != question.weights:
         raise MarftError(f"{path} evaluates other weights: the team has changed since; choose another --run")
-    if changed := [name for name, digest in question.tasks.items() if tasks.get(name) != digest]:
+    if changed := [name for name, digest in question.tasks.items() if asked.tasks.get(name) != digest]:
         raise MarftError(f"{path} evaluates other tasks: those of {changed[0]!r} have changed; choose another --run")
 
 

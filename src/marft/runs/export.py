@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from marft.files import Damaged, is_folder, is_there
 from marft.runs.checkpoints import Checkpoints
 from marft.runs.directory import RunDirectory
 from marft.terminal import warn
@@ -15,21 +16,25 @@ from marft.types import MarftError
 def checkpoint_folder(run: RunDirectory, at: int | None) -> Path:
     """The newest checkpoint of a run that is whole, or that of iteration `at`."""
     kept = Checkpoints(run.path / "checkpoints", run.config().checkpoint.keep)
-    warnings: list[str] = []
-    found = kept.newest_valid(warnings.append, at)
+    found = kept.newest_valid(at)
     if found is None:
-        raise MarftError(f"{run.path} has no whole checkpoint yet{'; ' + warnings[0] if warnings else ''}")
-    for line in warnings:  # an older one than the user expects
-        warn(line)
-    return kept.path(found)
+        if run.furthest():
+            raise MarftError(f"{run.path} has lost its checkpoints; {kept.remedy()}")
+        raise MarftError(f"{run.path} has no checkpoint yet; let it train until its first")
+    if found.damaged:  # an older one than the user expects
+        warn(f"{found.passed_over()}; the one of iteration {found.iteration} is taken instead")
+    return found.folder
 
 
 def export_adapters(run: Path, folder: Path, at: int | None) -> Iterator[str]:
     """Copy agents/NAME of the checkpoint to folder/NAME; a line for each."""
     source = checkpoint_folder(RunDirectory.open(run), at)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if is_there(folder) and (not is_folder(folder) or any(folder.iterdir())):
         raise MarftError(f"{folder} exists and is not an empty folder; choose another")
-    for adapter in sorted((source / "agents").iterdir()):
+    agents = source / "agents"
+    if not is_folder(agents):
+        raise Damaged(agents, "is missing")
+    for adapter in sorted(agents.iterdir()):
         try:
             shutil.copytree(adapter, folder / adapter.name)
         except OSError as error:

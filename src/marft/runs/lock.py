@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import socket
+import stat
 import sys
 import time
 import weakref
@@ -18,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from marft.files import Damaged, kind_of
 from marft.terminal import warn
 from marft.types import MarftError
 
@@ -27,6 +29,8 @@ else:
     import fcntl
 
 NAME = "lock"
+# no link is followed: what it leads to would be overwritten; and nothing is waited for
+FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 HELD = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}
 UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}  # some network file systems
 FAR = 1 << 30  # Windows locks bytes for readers too: one far behind the text
@@ -73,7 +77,7 @@ class Lock:
     def _acquire(self) -> None:
         while self._descriptor is None:
             try:
-                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)  # not inherited by programs we start
+                descriptor = os.open(self.path, FLAGS, 0o644)  # not inherited by programs we start
             except FileNotFoundError:  # whoever else had made the folder has just cleared it away
                 self._made = make_folders(self.folder) or self._made
                 continue
@@ -82,6 +86,8 @@ class Lock:
                     f"cannot write {self.path}: {error.strerror}; make it writable or choose another --run"
                 ) from error
             try:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # whatever it is, it is not ours to delete
+                    raise Damaged(self.path, f"is {kind_of(self.path)} and should be a file", "choose another --run")
                 lock(descriptor)
                 if not is_at(descriptor, self.path):  # its last holder has deleted it meanwhile
                     os.close(descriptor)

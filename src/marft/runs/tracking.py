@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import socket
 import time
 import uuid
@@ -14,6 +15,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from marft.config import Config
+from marft.files import Damaged, is_there, read_text
 from marft.runs.atomic import write_atomically
 from marft.runs.disk import writing
 from marft.runs.transcripts import Transcript
@@ -210,7 +212,10 @@ def needed(module: str, key: str) -> ModuleType:
 def identity(folder: Path) -> str:
     """The run's name for the services, kept in its folder: two folders of one name are two runs, a moved one is one."""
     path = folder / "tracking.id"
-    if not path.exists():
+    if not is_there(path):
         with writing(folder):
             write_atomically(path, uuid.uuid4().hex[:8].encode())
-    return path.read_text()
+    found = read_text(path, 1 << 20)
+    if not re.fullmatch(r"[0-9a-zA-Z_-]{1,64}", found):
+        raise Damaged(path, "is damaged: it holds no identity of a run")
+    return found

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
 
+from marft.files import ABSENT, Count, Finite, Natural
+
 Name = Literal["reward", "constant", "no advantage", "kl", "entropy", "truncated", "not finite"]
 
 PATIENCE = 3  # iterations for which a sign must last
@@ -25,6 +27,33 @@ NOISE = 1 / 3  # of the way from the first entropy to that of uniform noise
 CERTAIN = 0.01  # of the first entropy
 CUT = 0.9  # of an agent's turns
 OF_AN_UPDATE: frozenset[Name] = frozenset({"kl", "entropy", "no advantage"})  # nobody sees them where an agent rests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedAgent:
+    """What is read of an agent's figures in a row."""
+
+    steps: Count
+    truncated: Finite
+    score_min: Finite
+    score_max: Finite
+    advantage_std: Finite
+    entropy: Finite
+    kl: Finite
+    kl_final: Finite = ABSENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """What is read of a row."""
+
+    iteration: Count
+    episodes: Natural
+    reward: Finite
+    reward_error: Finite | None
+    reward_min: Finite
+    reward_max: Finite
+    agents: Mapping[str, WatchedAgent]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

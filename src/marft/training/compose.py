@@ -15,6 +15,7 @@ from marft.engines.scripted import ScriptedEngine, find_script
 from marft.envs.base import Split
 from marft.envs.hosting import Host, open_env
 from marft.envs.tools import make_tool
+from marft.files import is_folder
 from marft.game.lockstep import Lockstep
 from marft.game.play import Agent, Speaks, seed_of
 from marft.game.tools import Tool, Tools
@@ -201,7 +202,7 @@ def found_in(source: str, adapter: str) -> Path:
     run, folder = RunDirectory(Path(source)), Path(source)
     if run.exists():
         folder = checkpoint_folder(run, None)
-    return folder / "agents" / adapter if (folder / "agents").is_dir() else folder / adapter
+    return folder / "agents" / adapter if is_folder(folder / "agents") else folder / adapter
 
 
 def critic_of(config: Config, agent: str) -> str | None:

@@ -11,6 +11,7 @@ from textwrap import indent
 from marft.config import Config
 from marft.envs.base import Split
 from marft.envs.hosting import Host
+from marft.files import is_folder
 from marft.game.lockstep import Lockstep
 from marft.game.play import Agent
 from marft.game.workflows import find_workflow
@@ -80,7 +81,7 @@ def dry_run(config: Config, status: Status | None = None) -> None:
 # --- resolving -------------------------------------------------------------------------------------------------------
 def check_adapters(config: Config) -> None:
     """Adapters that agents bring along are there."""
-    if config.init_from and not Path(config.init_from).is_dir():
+    if config.init_from and not is_folder(Path(config.init_from)):
         raise MarftError(f"init_from: {config.init_from} is neither a run nor a folder of adapters")
     for name, agent in config.team.agents.items():
         if agent.init_from and (adapter := adapter_of(config, name)):

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from marft.files import check_row, damaged_line, quoted
 from marft.models.team import TeamModel
 from marft.runs.directory import RunDirectory
 from marft.runs.disk import writing
 from marft.training.batch import Batch
-from marft.training.collapse import CollapseWatch, Sign
+from marft.training.collapse import CollapseWatch, Sign, Watched
 from marft.training.failures import save_failure
 from marft.training.lesson import Lesson, NotFinite
 from marft.training.roster import Member
@@ -38,9 +39,12 @@ class Guard:
     def begin(self) -> None:
         """Know what the run's rows up to now have shown."""
         self.watch = CollapseWatch(self.noise)
-        for row in self.run.metrics():
-            if "episodes" in row:  # of this version
-                self.watch.look(row)
+        for row in self.run.metric_rows():
+            if "episodes" in row.data:  # of this version
+                check_row(row, Watched)
+                if strangers := sorted(row.data["agents"].keys() - self.noise):
+                    raise damaged_line(row.path, row.number, f"{quoted(strangers[0])} is nobody who learns here")
+                self.watch.look(row.data)
         self.watch.forget_told()
 
     def look(self, row: Mapping[str, Any]) -> None:

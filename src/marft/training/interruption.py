@@ -1,7 +1,8 @@
-"""Ctrl-C and SIGTERM: when a request to stop is heeded at once, and when it waits for the end of an iteration."""
+"""Ctrl-C, SIGTERM and SIGHUP: when a request to stop is heeded at once, and when it waits for the end of an iteration."""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -12,11 +13,15 @@ from typing import Any, Self
 WAITS = b"\nmarft: stopping at the end of this iteration; once more stops at once, and loses what came after the last checkpoint\n"
 
 
+HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)  # Windows has none
+
+
 class Interruption:
     """A request to stop is a KeyboardInterrupt: at once, or, between `hold` and `release`, at the latter. A second one is
     never put off.
 
-    Entered, it makes SIGTERM, which Slurm and Kubernetes send, another Ctrl-C. Only while a request is put off does it
+    Entered, it makes SIGTERM, which Slurm and Kubernetes send, and SIGHUP, which comes when a terminal is closed, another
+    Ctrl-C. Of the latter all count as one: the kernel and the shell both send it, and nobody is there who asks twice. Only while a request is put off does it
     take Ctrl-C itself; else that is left to Python and asyncio, which cancels what it runs. Signals come to the main
     thread alone: in any other nothing is listened to, and a KeyboardInterrupt from elsewhere is not put off.
     """
@@ -24,6 +29,7 @@ class Interruption:
     def __init__(self) -> None:
         self.put_off = False
         self.requests = 0  # that came to us
+        self.hung_up = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -31,6 +37,8 @@ class Interruption:
         if isinstance(outer, Interruption):
             outer.check()
         self._take(signal.SIGTERM, self._terminate)
+        if HANGUP is not None:
+            self._take(HANGUP, self._hang_up)
         return self
 
     def __exit__(
@@ -68,7 +76,11 @@ class Interruption:
 
     def _give_back(self, number: signal.Signals) -> None:
         if number in self._before:
-            signal.signal(number, self._before.pop(number))
+            before = self._before.pop(number)
+            outer = getattr(before, "__self__", None)
+            if self.hung_up and isinstance(outer, Interruption):
+                outer.hung_up = True
+            signal.signal(number, before)
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         if self.put_off:
@@ -80,9 +92,28 @@ class Interruption:
         else:
             signal.raise_signal(signal.SIGINT)
 
+    def _hang_up(self, number: int, frame: FrameType | None) -> None:
+        if self.hung_up:
+            return
+        self.hung_up = True
+        silence_lost_terminal()
+        self._terminate(number, frame)
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.requests += 1
         if self.requests > 1:
             raise KeyboardInterrupt
         with suppress(OSError):
             os.write(2, WAITS)  # print may be what was interrupted
+
+
+def silence_lost_terminal() -> None:
+    """What is printed to a terminal that is no more would fail, and with it what is still to be saved."""
+    for descriptor in (1, 2):
+        try:
+            os.write(descriptor, b"")
+        except OSError as error:
+            if error.errno == errno.EIO:
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)

@@ -57,7 +57,7 @@ class Terminal:
         self.display.share = None
         before, after = summary.get("before"), summary.get("after")
         if before and after:
-            figure = "accuracy" if "accuracy" in after else "reward"
+            figure = "accuracy" if "accuracy" in before and "accuracy" in after else "reward"
             self.say(f"held-out {figure} {before[figure]:.3f} → {after[figure]:.3f} in {summary['seconds']:.0f} s")
         run = quote(str(self.run))
         self.say(f"see it: tensorboard --logdir {run}   watch it play: marft play {run}")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from marft.config import Config
 from marft.config.section import nearest
-from marft.runs.directory import HELD_OUT, RunDirectory
+from marft.runs.directory import HELD_OUT
 from marft.training.compose import Assembly
 from marft.training.evaluation.benchmarks import seated
 from marft.training.evaluation.settings import benchmarks_of
@@ -110,11 +109,11 @@ def describe(replay: Replay, *, prompts: bool) -> Iterator[str]:
         yield f"{'' if replay.gold is not None else chr(10)}{verdict}reward: {episode.reward.team:g}"
 
 
-def compared(replay: Replay, run: Path) -> str | None:
+def compared(replay: Replay, held_out: Iterable[Mapping[str, Any]]) -> str | None:
     """Whether this is an episode whose transcript the run has kept; None: it has kept none of this sample."""
     episode = replay.episode
     key = (replay.benchmark, episode.task.id, episode.sample)
-    kept = [row for row in RunDirectory(run).held_out() if (row["benchmark"], row["task"], row["sample"]) == key]
+    kept = [row for row in held_out if (row["benchmark"], row["task"], row["sample"]) == key]
     said = [(turn.agent, turn.text) for turn in episode.turns]
     for row in reversed(kept):
         if [(turn["agent"], turn["text"]) for turn in row["turns"]] == said:

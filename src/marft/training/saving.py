@@ -11,30 +11,33 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from marft.models.peft_format import load_adapter, read_tensors, save_adapter
+from marft.files import Count, Finite, is_folder, read_whole_json
+from marft.models.peft_format import load_adapter, open_tensors, read_fitting, save_adapter
 from marft.models.team import TeamModel
 from marft.training.learner import Learner
 from marft.types import MarftError
 
 STATE = "state.json"
+MOMENTS = ("exp_avg", "exp_avg_sq")  # of Adam, as torch names them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
     """After `iteration` iterations: the policy's version, how many tasks were drawn, tokens so far, and what adapts."""
 
-    iteration: int = 0
-    version: int = 0
-    tasks_drawn: int = 0
-    tokens_generated: int = 0
-    tokens_trained: int = 0
-    kl_weights: Mapping[str, float] = field(default_factory=dict)  # of agents, where the KL's weight adapts
-    baselines: Mapping[str, float] = field(default_factory=dict)  # of agents, for `rae`
-    rates: Mapping[str, float] = field(default_factory=dict)  # what the trust region left of adapters' learning rates
-    returns: int = 0  # to an earlier checkpoint, after a collapse: each lowers all rates
+    iteration: Count = 0
+    version: Count = 0
+    tasks_drawn: Count = 0
+    tokens_generated: Count = 0
+    tokens_trained: Count = 0
+    kl_weights: Mapping[str, Finite] = field(default_factory=dict)  # of agents, where the KL's weight adapts
+    baselines: Mapping[str, Finite] = field(default_factory=dict)  # of agents, for `rae`
+    rates: Mapping[str, Finite] = field(default_factory=dict)  # what the trust region left of adapters' learning rates
+    returns: Count = 0  # to an earlier checkpoint, after a collapse: each lowers all rates
 
 
 def write_checkpoint(folder: Path, teams: Sequence[TeamModel], learner: Learner, position: Position) -> None:
@@ -53,18 +56,25 @@ def write_checkpoint(folder: Path, teams: Sequence[TeamModel], learner: Learner,
 
 def read_checkpoint(folder: Path, teams: Sequence[TeamModel], learner: Learner) -> Position:
     """Put adapters, critics and Adam back as they were; they stay trainable."""
+    position = read_whole_json(folder / STATE, Position)
     load_adapters(folder, teams)
-    for name, optimizer in learner.optimizers.items():
-        tensors = read_tensors(folder / "optimizers" / f"{name}.safetensors")
-        optimizer.state.clear()  # one that had not stepped by then has none
-        for key, parameter in learner.homes[name].parameters(name).items():
-            fields = {k.removeprefix(f"{key}."): v for k, v in tensors.items() if k.startswith(f"{key}.")}
-            if fields:
-                optimizer.state[parameter] = {
-                    field_: value if field_ == "step" else value.to(parameter.device)
-                    for field_, value in fields.items()
-                }
-    return Position(**json.loads((folder / STATE).read_text()))
+    for name in learner.optimizers:
+        load_optimizer(folder / "optimizers" / f"{name}.safetensors", name, learner)
+    return position
+
+
+def load_optimizer(path: Path, name: str, learner: Learner) -> None:
+    """Adam's state of one adapter; a parameter that had not stepped by then has none."""
+    optimizer, parameters = learner.optimizers[name], learner.homes[name].parameters(name)
+    with open_tensors(path) as file:
+        stepped = {key: own for key, own in parameters.items() if f"{key}.step" in file.keys()}  # noqa: SIM118
+        shapes = {f"{key}.{part}": own.shape for key, own in stepped.items() for part in MOMENTS}
+        shapes |= {f"{key}.step": torch.Size() for key in stepped}
+        tensors = read_fitting(file, path, shapes, f"Adam's state of {name!r}")
+    optimizer.state.clear()
+    for key, own in stepped.items():
+        moments = {part: tensors[f"{key}.{part}"].to(own.device) for part in MOMENTS}
+        optimizer.state[own] = {"step": tensors[f"{key}.step"], **moments}
 
 
 def load_adapters(folder: Path, teams: Sequence[TeamModel]) -> None:
@@ -72,7 +82,7 @@ def load_adapters(folder: Path, teams: Sequence[TeamModel]) -> None:
     for team in teams:
         for name in team.adapters:
             where = adapter_folder(folder, team, name)
-            if not where.is_dir():
+            if not is_folder(where):
                 raise MarftError(f"{folder} has no adapter for {name!r}: {where} is missing")
             load_adapter(team, name, where)
 
@@ -86,15 +96,15 @@ def initial_adapters(
 ) -> None:
     """`init_from`: the newest checkpoint of a run, or a folder with agents/NAME (or NAME) in PEFT's format."""
     folder = newest or Path(source)
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise MarftError(f"init_from: {source} is neither a run nor a folder of adapters")
-    plain = newest is None and not (folder / "agents").is_dir()
+    plain = newest is None and not is_folder(folder / "agents")
     for team in teams:
         for name in team.agents if plain else team.adapters:
             if name in leave_out:
                 continue
             where = folder / name if plain else adapter_folder(folder, team, name)
-            if where.is_dir():
+            if is_folder(where):
                 load_adapter(team, name, where)
             elif name not in team.value_heads:  # other runs may have had no critic: ours starts afresh
                 raise MarftError(f"init_from: {folder} has no adapter for {name!r}: {where} is missing")

@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 
 from marft.config import Config, load_config, merge, merge_settings, parse, recipes
 from marft.envs.base import Split
+from marft.files import is_folder, is_there
 from marft.models.peft_format import load_adapter
 from marft.runs.checkpoints import Checkpoints
 from marft.runs.directory import RunDirectory
@@ -49,6 +50,7 @@ def start_run(config: Config, path: Path, display: Display | None = None) -> dic
         run = RunDirectory(path)
         if run.exists():  # before the model is loaded, or even fetched
             raise MarftError(run.taken(config))
+        run.check_free()
         parts = assemble(config, reads=splits(config), status=showing)
         begin_from(config, parts)
         showing.begin("rehearsing")
@@ -68,6 +70,7 @@ def resume_run(
         config = config_of(run, overrides)
         require_trackers(config)
         run.check_same(config)
+        run.check_whole()  # before the model is loaded, and before anything is written
         parts = assemble(config, saved_adapters(run, config), splits(config), showing)
         check_base(run, parts)
         require_space(path, room(config, parts))
@@ -89,8 +92,8 @@ def saved_adapters(run: RunDirectory, config: Config) -> Path | None:
     if not config.init_from and not any(agent.init_from for agent in config.team.agents.values()):
         return None
     kept = Checkpoints(run.path / "checkpoints", config.checkpoint.keep)
-    newest = kept.newest_valid(lambda line: None, None)  # its warnings come when the run goes on from it
-    return None if newest is None else kept.path(newest)
+    newest = kept.newest_valid()  # its warnings come when the run goes on from it
+    return None if newest is None else newest.folder
 
 
 def go(
@@ -144,7 +147,7 @@ def seat(
 
 def is_run(source: str | None) -> TypeGuard[str]:
     """Whether it names a folder, and no recipe."""
-    return source is not None and source not in recipes() and Path(source).is_dir()
+    return source is not None and source not in recipes() and is_folder(Path(source))
 
 
 def seat_run(
@@ -153,6 +156,7 @@ def seat_run(
     """The team of a run, with the adapters of its newest checkpoint or of `at`."""
     run = RunDirectory.open(path)
     config, saved = config_of(run, overrides), checkpoint_folder(run, at)
+    run.manifest()  # before the model is loaded
     parts = assemble(config, saved=saved, reads=own_tasks(config), status=status)
     check_base(run, parts)
     load_adapters(saved, parts.teams)
@@ -198,7 +202,7 @@ def next_path(name: str) -> Path:
     """runs/NAME-1, runs/NAME-2, …: the first that is free."""
     stem = Path(name).stem
     number = 1
-    while (path := Path("runs") / f"{stem}-{number}").exists():
+    while is_there(path := Path("runs") / f"{stem}-{number}"):
         number += 1
     return path
 

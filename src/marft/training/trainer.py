@@ -16,9 +16,11 @@ from marft.algorithms.losses import adapted_kl_weight
 from marft.algorithms.trust_region import adapted_rate
 from marft.config import Config
 from marft.envs.hosting import Host
+from marft.files import Damaged
 from marft.game.play import seed_of
-from marft.runs.checkpoints import Checkpoints
-from marft.runs.directory import RunDirectory, When
+from marft.runs.checkpoints import Checkpoints, Newest
+from marft.runs.directory import RunDirectory
+from marft.runs.shapes import When
 from marft.runs.tracking import Tracker, flatten
 from marft.runs.transcripts import transcript_of, worst
 from marft.training.batch import Batch, build_batch
@@ -31,10 +33,10 @@ from marft.training.lesson import Lesson, Update
 from marft.training.mismatch import find_mismatch
 from marft.training.penalty import kl_penalty
 from marft.training.records import Play, episode_rows, failed_rows, iteration_row
-from marft.training.saving import Position, read_checkpoint, write_checkpoint
+from marft.training.saving import STATE, Position, read_checkpoint, write_checkpoint
 from marft.training.schedule import Steps, plays
 from marft.training.source import Source, remedy
-from marft.types import Collapse, Episode
+from marft.types import Collapse, Episode, MarftError
 
 RETURNS = 3  # to a checkpoint from before a collapse, at most
 SLOWER = 0.3  # each time
@@ -298,12 +300,20 @@ class Trainer:
         return f"interrupted; {self.run.path} is kept as it was after iteration {kept[-1]}"
 
     def resume(self, warn: Callable[[str], None], at: int | None) -> bool:
-        """Go back to the newest checkpoint that is whole (or to `at`), and forget what came after it; False: none is."""
-        self.checkpoints.recover()
-        found = self.checkpoints.newest_valid(warn, at)
+        """Go back to the newest checkpoint that is whole (or to `at`), and forget what came after it; False: there has
+        never been one. Nothing is changed on the disk before all of it has been read."""
+        found = self.checkpoints.newest_valid(at)
+        if found is None and self.run.furthest():
+            raise MarftError(f"{self.run.path} has lost its checkpoints; {self.checkpoints.remedy()}")
         if found is not None:
-            self.position = read_checkpoint(self.checkpoints.path(found), self.parts.teams, self.parts.learner)
+            self.position = self.read(found)
             self.parts.policy_version(self.position.version)
+        self.checkpoints.recover()
+        if found is not None and found.damaged:
+            kept = ", ".join(self.checkpoints.put_aside(iteration) for iteration in found.damaged)
+            warn(
+                f"{found.passed_over()}; going on from iteration {found.iteration}, and keeping what is damaged as {kept}"
+            )
         self.checkpoints.drop_after(self.position.iteration)
         summary = self.run.summary() or {}
         if summary.get("iterations", 0) > self.position.iteration:  # of the part that is forgotten
@@ -319,6 +329,18 @@ class Trainer:
         self.run.truncate(self.position.iteration, [when for when, is_valid in valid.items() if is_valid])
         self.guard.begin()
         return found is not None
+
+    def read(self, found: Newest) -> Position:
+        """What was written into a checkpoint that is whole may still be nothing that this team can go on with."""
+        try:
+            position = read_checkpoint(found.folder, self.parts.teams, self.parts.learner)
+            if position.iteration != found.iteration:
+                raise Damaged(found.folder / STATE, f"is that of iteration {position.iteration}")
+        except MarftError as error:
+            others = [iteration for iteration in self.checkpoints.list() if iteration != found.iteration]
+            back = f"; or go back with --at {max(others)}" if others else ""
+            raise MarftError(f"{error}{back}") from error
+        return position
 
     def evaluate(self, when: When) -> None:
         """Before or after training; a figure that the summary already holds is not worked out again."""

@@ -1,21 +1,36 @@
-"""vLLM's OpenAI-compatible server on this machine, which reads the adapters that it is told to load from its disk."""
+"""vLLM's OpenAI-compatible server on this machine, which reads the adapters that it is told to load from its disk.
+
+What answers may be anything: an answer has a limit of time and of size, and what is not as vLLM says it is one line.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import json
+import math
+import os
 import weakref
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import httpx2
 
+from marft.engines.openai import complaint, one_line
+from marft.engines.secret import Secret
 from marft.engines.vllm.editions import Edition
-from marft.engines.vllm.engine import Said
+from marft.engines.vllm.engine import ROUNDING, Said
 from marft.models.team import TeamModel
 from marft.types import MarftError, Request, SpeechError
 
-PATIENCE = httpx2.Timeout(None, connect=10.0)  # seconds; an answer takes as long as it takes
+KEY = "VLLM_API_KEY"  # where vLLM itself looks for the key
+START = f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 {KEY}=… vllm serve MODEL --host 127.0.0.1"
+CONNECT = 10.0  # seconds
+PATIENCE = 1800.0  # for all of an answer, which waits its turn on a busy server
+SHORT = 60.0  # before anything is loaded
+LARGEST = 64 << 20  # bytes of an answer: of each token its id, text and log-prob
 CERTAIN = -1e-6  # log-prob of the only choice, up to rounding
 
 
@@ -26,30 +41,142 @@ class Served:
     url: str  # without /v1
     model: str
     longest: int
+    secret: Secret
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """All of one."""
+
+    status: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What the requests of one event loop share. Connections belong to a loop and end with it."""
+
+    client: httpx2.AsyncClient
+    seats: asyncio.Semaphore
+    keeper: AsyncGenerator[None]
+
+
+class NoAnswer(Exception):
+    """Why nothing that can be read has come, in a few words."""
+
+
+def secret_for(url: str) -> Secret:
+    """The key, if there is one. It goes to no other machine in clear text."""
+    secret = Secret(KEY if os.environ.get(KEY, "").strip() else None, url, "engine.url")
+    secret.scrub_logs("httpx2", "httpcore2.http11")
+    address = httpx2.URL(url)
+    if secret and address.scheme != "https" and not is_loopback(address.host):
+        raise MarftError(
+            f"engine.url: the key in {KEY} would go to {address.host} in clear text; give http://127.0.0.1:PORT, or https"
+        )
+    return secret
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def headers(secret: Secret) -> dict[str, str]:
+    return {"Accept-Encoding": "identity", **secret.headers()}
+
+
+async def exchange(
+    client: httpx2.AsyncClient, method: str, url: str, body: object, patience: float, secret: Secret
+) -> Answer:
+    """All of what is answered, or NoAnswer, which never quotes the key."""
+    data = bytearray()
+    try:
+        async with (
+            asyncio.timeout(patience),  # of all of it: a server that drips bytes never lets a read time out
+            client.stream(method, url, json=body) as response,
+        ):
+            async for chunk in response.aiter_bytes():
+                data += chunk
+                if len(data) > LARGEST:
+                    raise NoAnswer(f"its answer is longer than {LARGEST >> 20} MB")
+    except TimeoutError:
+        raise NoAnswer(f"no whole answer within {patience:g} s") from None
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:  # from none: the library's ones know the request's headers
+        raise NoAnswer(one_line(secret.scrub(str(error))) or type(error).__name__) from None
+    return Answer(status=response.status_code, body=bytes(data))
+
+
+def mistake_of(answer: Answer, secret: Secret) -> str:
+    if answer.status in (401, 403):
+        return f"HTTP {answer.status}: it asks for another key; set {KEY} to the one it was started with"
+    return f"HTTP {answer.status}: {one_line(secret.scrub(complaint(answer.body)))}"
+
+
+# --- whether there is one ---------------------------------------------------------------------------------------------
 def find(url: str) -> Served:
     """The server at `url`, which must answer, and give log-probs of the distribution it draws from."""
     base = url.rstrip("/").removesuffix("/v1")
+    secret = secret_for(base)
     try:
-        with httpx2.Client(timeout=60.0, trust_env=False) as client:
-            listed = client.get(f"{base}/v1/models").raise_for_status().json()
-            card = next(one for one in listed["data"] if not one.get("parent"))
-            served = Served(url=base, model=card["id"], longest=int(card["max_model_len"]))
-            only = {"model": served.model, "prompt": [1], "max_tokens": 1, "temperature": 1.0, "top_k": 1, **ALWAYS}
-            answer = client.post(f"{base}/v1/completions", json=only).raise_for_status().json()
-            [logprob] = read(answer, ()).logprobs
-    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise MarftError(f"engine.url: no vLLM server answers at {url} ({reason}); start one with vllm serve") from None
-    except (StopIteration, LookupError, ValueError, TypeError):
+        with ThreadPoolExecutor(1) as other:  # in this thread, as in a notebook's, an event loop may be running
+            served, logprob = other.submit(asyncio.run, probe(base, secret)).result()
+    except NoAnswer as error:
+        raise MarftError(
+            f"engine.url: no vLLM server answers at {url} ({error}); start one with {START}, and set {KEY} here too"
+        ) from None
+    except ValueError:
         raise MarftError(f"engine.url: what answers at {url} is no vLLM server of a known version") from None
+    if not -math.inf < logprob <= ROUNDING:
+        raise MarftError(f"engine.url: the server at {url} gives {logprob:g} for a log-prob, which no probability has")
     if logprob < CERTAIN:
         raise MarftError(
             f"engine.url: the server at {url} gives log-probs before temperature, top_k and top_p; start it with "
             "--logprobs-mode processed_logprobs"
         )
     return served
+
+
+async def probe(base: str, secret: Secret) -> tuple[Served, float]:
+    """What is served, and the log-prob of a token that is the only choice."""
+    async with httpx2.AsyncClient(timeout=SHORT, trust_env=False, headers=headers(secret)) as client:
+
+        async def ask(method: str, path: str, body: object = None) -> bytes:
+            answer = await exchange(client, method, f"{base}{path}", body, SHORT, secret)
+            if answer.status != 200:
+                raise NoAnswer(mistake_of(answer, secret))
+            return answer.body
+
+        model, longest = card_of(await ask("GET", "/v1/models"))
+        only = {"model": model, "prompt": [1], "max_tokens": 1, "temperature": 1.0, "top_k": 1, **ALWAYS}
+        [logprob] = read(await ask("POST", "/v1/completions", only), ()).logprobs
+    return Served(url=base, model=model, longest=longest, secret=secret), logprob
+
+
+def card_of(body: bytes) -> tuple[str, int]:
+    """The name of the base model, and the most tokens of a sequence."""
+    match parse(body):
+        case {"data": [*cards]}:
+            for card in cards:
+                match card:
+                    case {"id": str(name), "max_model_len": int(longest)} if not card.get("parent") and longest > 0:
+                        return name, longest
+    raise ValueError("no base model")
+
+
+def parse(body: bytes) -> Any:
+    try:
+        return json.loads(body, parse_int=bounded)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def bounded(digits: str) -> int:
+    if len(digits) > 20:
+        raise ValueError("a number of more digits than any has")
+    return int(digits)
 
 
 # said in every request: the server may have defaults of its own, which the model's files bring along
@@ -64,6 +191,7 @@ ALWAYS = {
 }
 
 
+# --- the backend ------------------------------------------------------------------------------------------------------
 class Server:
     """The backend behind a URL. As many requests as `slots` are under way at once."""
 
@@ -75,19 +203,19 @@ class Server:
             len(team.agents),
             max([team.lora.specs[name].rank for name in team.agents], default=0),
         )
-        self.clients: dict[asyncio.AbstractEventLoop, tuple[httpx2.AsyncClient, AsyncGenerator[None]]] = {}
+        self.clients: dict[asyncio.AbstractEventLoop, Line] = {}
         self.loaded: list[str] = []
         self.unwanted: list[str] = []  # of these
-        weakref.finalize(self, leave, served.url, self.loaded)
+        weakref.finalize(self, leave, served, self.loaded)
 
     async def load(self, edition: Edition) -> None:
         body = {"lora_name": edition.name, "lora_path": str(edition.folder)}
         answer = await self._post("/v1/load_lora_adapter", body)
-        if answer.status_code != 200:
+        if answer.status != 200:
             raise MarftError(
-                f"engine.url: {self.served.url} cannot load adapters ({complaint(answer)}); start it on this machine with "
-                f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora, --max-loras {self.adapters + 1} and --max-lora-rank "
-                f"{self.rank} or more"
+                f"engine.url: {self.served.url} cannot load adapters ({self._complaint(answer)}); start it on this machine "
+                f"with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora, --max-loras {self.adapters + 1} and "
+                f"--max-lora-rank {self.rank} or more"
             )
         self.loaded.append(edition.name)
 
@@ -97,14 +225,14 @@ class Server:
         refused = None
         for name in list(self.unwanted):
             answer = await self._post("/v1/unload_lora_adapter", {"lora_name": name})
-            if answer.status_code not in (200, 404):  # 404: it has none of this name
+            if answer.status not in (200, 404):  # 404: it has none of this name
                 refused = answer
                 continue
             for names in (self.unwanted, self.loaded):
                 if name in names:  # two may have asked at once
                     names.remove(name)
         if refused is not None:
-            raise SpeechError(f"vLLM at {self.served.url} answers {refused.status_code}: {complaint(refused)}")
+            raise SpeechError(f"vLLM at {self.served.url} answers {refused.status}: {self._complaint(refused)}")
 
     async def complete(self, request: Request, edition: Edition | None, limit: int) -> Said:
         sampling = request.sampling
@@ -121,31 +249,40 @@ class Server:
             **ALWAYS,
         }
         answer = await self._post("/v1/completions", body)
-        if answer.status_code != 200:
-            raise SpeechError(f"vLLM at {self.served.url} answers {answer.status_code}: {complaint(answer)}")
+        if answer.status != 200:
+            raise SpeechError(f"vLLM at {self.served.url} answers {answer.status}: {self._complaint(answer)}")
         try:
-            return read(answer.json(), sampling.stop)
-        except (LookupError, ValueError, TypeError) as error:
-            raise SpeechError(f"vLLM at {self.served.url} gives no whole answer: {type(error).__name__}") from None
+            return read(answer.body, sampling.stop)
+        except ValueError as error:
+            raise SpeechError(f"vLLM at {self.served.url} gives no whole answer: {one_line(str(error))}") from None
 
-    async def _post(self, path: str, body: dict[str, Any]) -> httpx2.Response:
-        client = await self._client()
-        try:
-            return await client.post(f"{self.served.url}{path}", json=body)
-        except httpx2.HTTPError as error:
-            reason = str(error) or type(error).__name__
-            raise SpeechError(f"vLLM at {self.served.url} is away: {reason}") from None
+    async def _post(self, path: str, body: dict[str, Any]) -> Answer:
+        line = await self._line()
+        async with line.seats:
+            try:
+                return await exchange(
+                    line.client, "POST", f"{self.served.url}{path}", body, PATIENCE, self.served.secret
+                )
+            except NoAnswer as error:
+                raise SpeechError(f"vLLM at {self.served.url} is away: {error}") from None
 
-    async def _client(self) -> httpx2.AsyncClient:
-        """Connections belong to an event loop and end with it."""
+    def _complaint(self, answer: Answer) -> str:
+        return one_line(self.served.secret.scrub(complaint(answer.body)))
+
+    async def _line(self) -> Line:
         loop = asyncio.get_running_loop()
         if loop not in self.clients:
             limits = httpx2.Limits(max_connections=self.slots, max_keepalive_connections=self.slots)
-            client = httpx2.AsyncClient(timeout=PATIENCE, limits=limits, trust_env=False)
+            client = httpx2.AsyncClient(
+                timeout=httpx2.Timeout(None, connect=CONNECT),
+                limits=limits,
+                trust_env=False,
+                headers=headers(self.served.secret),
+            )
             keeper = self._keep(loop, client)
-            self.clients[loop] = client, keeper
+            self.clients[loop] = Line(client=client, seats=asyncio.Semaphore(self.slots), keeper=keeper)
             await anext(keeper)
-        return self.clients[loop][0]
+        return self.clients[loop]
 
     async def _keep(self, loop: asyncio.AbstractEventLoop, client: httpx2.AsyncClient) -> AsyncGenerator[None]:
         """At its end `asyncio.run` closes the generators that are still open: the last moment to close connections."""
@@ -156,32 +293,31 @@ class Server:
             await client.aclose()
 
 
-def read(answer: Any, stop: tuple[str, ...]) -> Said:
-    choice = answer["choices"][0]
-    ids, logprobs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
-    if choice["finish_reason"] not in ("stop", "length") or not ids or len(ids) != len(logprobs):
-        raise ValueError(choice["finish_reason"])
+def read(body: bytes, stop: tuple[str, ...]) -> Said:
+    """What a completion says; ValueError, with a few words, where that is not all of it."""
+    match parse(body):
+        case {"choices": [{"token_ids": [*ids], "logprobs": {"token_logprobs": [*logprobs]}} as choice, *_]}:
+            pass
+        case _:
+            raise ValueError("it lacks token ids or log-probs")
+    if choice.get("finish_reason") not in ("stop", "length") or not ids or len(ids) != len(logprobs):
+        raise ValueError("it is cut short")
+    if not all(type(token) is int for token in ids) or not all(type(each) in (int, float) for each in logprobs):
+        raise ValueError("a token id or a log-prob is no number")
     reason = choice.get("stop_reason")
     return Said(
-        token_ids=tuple(int(token) for token in ids),
-        logprobs=tuple(float(logprob) for logprob in logprobs),
+        token_ids=tuple(ids),
+        logprobs=tuple(map(float, logprobs)),
         stop=reason if isinstance(reason, str) and reason in stop else None,
     )
 
 
-def complaint(answer: httpx2.Response) -> str:
-    try:
-        text = answer.json()["error"]["message"]
-    except (ValueError, LookupError, TypeError):
-        text = answer.text
-    return " ".join(str(text).split())[:200]
-
-
-def leave(url: str, loaded: list[str]) -> None:
+def leave(served: Served, loaded: list[str]) -> None:
     """Take our adapters off a server that goes on without us."""
     try:
-        with httpx2.Client(timeout=2.0, trust_env=False) as client:
+        with httpx2.Client(timeout=2.0, trust_env=False, headers=headers(served.secret)) as client:
             for name in loaded:
-                client.post(f"{url}/v1/unload_lora_adapter", json={"lora_name": name})
+                with client.stream("POST", f"{served.url}/v1/unload_lora_adapter", json={"lora_name": name}):
+                    pass  # whatever it says, nobody hears it
     except httpx2.HTTPError:
         pass  # it has gone too

@@ -12,9 +12,10 @@ from shlex import quote
 from typing import Any
 
 from marft.config import Config
-from marft.runs.comparison import Cell, Comparison, Question
+from marft.files import Damaged
+from marft.runs.comparison import PLOT, TABLE, Cell, Comparison, Question
 from marft.runs.difference import first_difference
-from marft.runs.directory import RunDirectory
+from marft.runs.directory import SUMMARY, RunDirectory
 from marft.runs.export import checkpoint_folder
 from marft.runs.lock import Lock
 from marft.runs.plot import draw
@@ -106,7 +107,10 @@ def trained_cell(comparison: Comparison, name: str, seed: int, display: Display)
 
 def untuned_cell(comparison: Comparison, seed: int) -> Cell:
     """The team's run knows how well it did before training."""
-    summary = RunDirectory.open(comparison.run("team", seed)).summary() or {}
+    run = RunDirectory.open(comparison.run("team", seed))
+    summary = run.summary() or {}
+    if "before" not in summary:
+        raise Damaged(run.path / SUMMARY, "has no evaluation before training")
     return cell_of("untuned", seed, summary["before"])
 
 
@@ -164,8 +168,8 @@ def publish(comparison: Comparison, report: Report) -> None:
     """Into the comparison's folder."""
     config = comparison.question.config
     title = f"Is the team worth it? {config.env.name} with {config.model}"
-    comparison.write("compare.png", draw(report, title))
-    comparison.write("compare.md", markdown(report, title).encode())
+    comparison.write(PLOT, draw(report, title))
+    comparison.write(TABLE, markdown(report, title).encode())
     comparison.save(asdict(report))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from shlex import quote
 
 from marft.config import Config
+from marft.files import is_there
 from marft.runs.directory import pretty
 from marft.runs.evaluations import CONFIG, RESULTS, TABLE, Evaluation, Played
 from marft.runs.lock import Lock
@@ -41,7 +42,7 @@ def measure(config: Config, parts: Assembly, path: Path, display: Display) -> li
     """Plays what is still to be played, then writes the figures into the evaluation's folder, shows and returns them."""
     check(config)
     benchmarks = read_benchmarks(config, parts)
-    if not (path / CONFIG).is_file():
+    if not is_there(path / CONFIG):
         rehearse_on(benchmarks, config, parts, "Nothing was written: mend it, then give the command again")
     evaluation = Evaluation.begin(path, question_of(config, parts, benchmarks))
     display.say(f"evaluation in {path}; should it be stopped, the same command with --run {quote(str(path))} goes on")
