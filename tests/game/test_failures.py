@@ -46,7 +46,7 @@ def test_a_reward_that_is_no_number_fails_the_episode(number: Any) -> None:
 
     for env in (Team(), OfATurn()):
         episode = run(team("a", "b"), env=env, ended="failed")
-        assert episode.error == f"the environment's reward is {number}, not a finite number"
+        assert episode.error == f"environment.reward gave a reward of {number!r}, not a finite number"
 
 
 @pytest.mark.parametrize(("method", "given"), [("reward", "float"), ("observe", "NoneType")])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
@@ -10,8 +9,8 @@ from typing import Any, Self
 
 from marft.envs import tasks_of
 from marft.envs.base import Environment, Split
-from marft.game.world import Fault
-from marft.types import Task
+from marft.game.vetting import fault_of
+from marft.types import Stopped, Task
 
 
 class Host(ABC):
@@ -65,8 +64,10 @@ class InProcess(Host):
     async def ask(self, method: str, *arguments: Any, last: bool = False) -> Any:
         try:
             return getattr(self.env, method)(*arguments)
-        except Exception as error:  # the user's code: anything may come
-            raise Fault("raised", f"raised {type(error).__name__}: {error}", traceback.format_exc()) from error
+        except Stopped:
+            raise
+        except BaseException as error:  # the user's code: anything may come, SystemExit too
+            raise fault_of(error) from error
 
     def close(self) -> None:
         """There is nothing to end."""
