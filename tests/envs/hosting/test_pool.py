@@ -22,6 +22,7 @@ import pytest
 
 from marft.envs.hosting import InProcess, Pool, open_env
 from marft.envs.hosting.forked import Nursery
+from marft.envs.hosting.sealing import Sealed
 from marft.envs.hosting.spawned import Spawner
 from marft.game.lockstep import Lockstep
 from marft.game.vetting import Fault
@@ -149,7 +150,7 @@ def test_workers_outlive_an_event_loop_and_are_used_again(opened: Open) -> None:
     assert len(workers(pool)) == 1
 
 
-@pytest.mark.parametrize("mischief", ["sleep", "spin", "swallow", "spawn"])
+@pytest.mark.parametrize("mischief", ["sleep", "spin", "swallow", "spawn", "secede"])
 def test_what_hangs_is_cut_at_its_deadline_with_all_that_it_started(opened: Open, mischief: str) -> None:
     pool = opened(deadline=0.5)
     started = processes(of=os.getpid())
@@ -159,6 +160,109 @@ def test_what_hangs_is_cut_at_its_deadline_with_all_that_it_started(opened: Open
     assert gone([pid for pid in processes(of=1) if b"left-behind" in command(pid)])
     assert unsealed(asyncio.run(pool.ask("transition", (), turn("fine")))) == ("fine",)
     assert len(processes(of=os.getpid())) <= len(started) + 1
+
+
+def test_what_has_left_its_session_does_not_outlive_the_pool(opened: Open) -> None:
+    pool = opened(workers=1)
+    asyncio.run(pool.ask("transition", (), turn("haunt")))
+    left = left_behind(1)
+    pool.close()
+    assert gone(left)
+
+
+def left_behind(count: int) -> list[int]:
+    """So many processes that an environment left behind, by their process ids."""
+    for _ in range(200):
+        found = [pid for pid in processes(of=1) if b"left-behind" in command(pid)]
+        if len(found) == count:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"there are {len(found)}")
+
+
+@pytest.mark.parametrize("lacking", ["", "import socket\ndel socket.send_fds"], ids=["forked", "spawned"])
+@pytest.mark.parametrize("mischief", ["secede", "haunt"])
+def test_what_has_left_its_session_does_not_outlive_a_parent_that_is_killed(
+    tmp_path: Path, lacking: str, mischief: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"{lacking}\n")
+    script = tmp_path / "parent.py"
+    script.write_text(
+        f"import asyncio, sys\nsys.path.insert(0, {str(Path(hosted.__file__).parent)!r})\n"
+        "import hosted\nfrom marft.envs.hosting import open_env\nfrom marft.game.lockstep import Lockstep\n"
+        "from test_pool import turn\n"
+        "pool = open_env('hosted:Obeys', {}, deadline=600, workers=1, lockstep=Lockstep())\n"
+        f"state = asyncio.run(pool.ask('transition', (), turn({mischief!r})))\n"
+        "asyncio.run(pool.ask('transition', state, turn('spin')))\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with subprocess.Popen([sys.executable, script], env={**os.environ, "PYTHONPATH": path}) as parent:
+        try:
+            left = left_behind(1)
+        finally:
+            parent.kill()
+    assert gone(left)
+
+
+def test_a_nursery_does_not_outlive_a_parent_that_is_killed_while_it_builds(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(
+        f"import os, sys\nsys.path.insert(0, {str(Path(hosted.__file__).parent)!r})\n"
+        "from marft.envs.hosting import open_env\nfrom marft.game.lockstep import Lockstep\n"
+        "open_env('hosted:BuildsForEver', {'parent': os.getpid()}, deadline=9, workers=1, lockstep=Lockstep())\n"
+    )
+    with subprocess.Popen([sys.executable, script]) as parent:
+        try:
+            left = left_behind(1)
+            ours = processes(of=parent.pid)
+        finally:
+            parent.kill()
+    assert gone([*left, *ours])
+
+
+@pytest.mark.parametrize("state", ["SleepsInAPickle", "RaisesInAPickle"])
+def test_this_process_unpickles_nothing_of_an_environments(opened: Open, state: str) -> None:
+    """The state comes sealed at once, and goes back to a worker, which has a deadline."""
+    pool = opened(deadline=1.0, workers=1)
+    sealed = asyncio.run(pool.ask("transition", (), turn(state)))
+    assert isinstance(sealed, Sealed)
+    with pytest.raises(Fault) as caught:
+        asyncio.run(pool.ask("reward", sealed))
+    assert caught.value.line == (
+        "took more than 1 s (env.deadline)" if state == "SleepsInAPickle" else "raised SystemExit: not me"
+    )
+    assert unsealed(asyncio.run(pool.ask("reset", TASK))) == ()
+
+
+@pytest.mark.parametrize(
+    ("state", "line"),
+    [
+        ("HangsInPickling", "took more than 1 s (env.deadline)"),
+        ("NotPickling", "returned NotPickling, which cannot be pickled: SystemExit: not me"),
+    ],
+)
+def test_a_state_that_does_not_pickle_is_a_fault(opened: Open, state: str, line: str) -> None:
+    with pytest.raises(Fault) as caught:
+        asyncio.run(opened(deadline=1.0).ask("transition", (), turn(state)))
+    assert caught.value.line == line
+
+
+def test_a_text_of_a_class_of_its_own_comes_as_a_plain_one(opened: Open) -> None:
+    shown = asyncio.run(opened().ask("observe", ("words",), "a"))
+    assert (shown, type(shown)) == ("a", str)
+
+
+def test_answers_of_a_class_of_their_own_can_be_counted(opened: Open) -> None:
+    pool = opened(workers=2)
+    one, two, same = (asyncio.run(pool.ask("answer", text)) for text in ("1/1", "1/2", "1/1"))
+    assert len({one, two, same}) == 2
+    assert repr(one) == "Place(row='1', column='1')"
+
+
+def test_a_task_that_cannot_be_pickled_is_a_fault(opened: Open) -> None:
+    for data in ({"x": hosted.NotPickling()}, {"x": lambda: None}):
+        with pytest.raises(Fault, match="was given what cannot be pickled"):
+            asyncio.run(opened().ask("reset", Task(id="t", prompt="?", data=data)))
 
 
 def command(pid: int) -> bytes:
