@@ -16,6 +16,9 @@ import marft
 from marft.envs.base import Split
 
 
+MARK = os.environ.get("LEFT_BEHIND", "left-behind")  # of processes, in their arguments
+
+
 def sleep() -> None:
     time.sleep(600)
 
@@ -35,14 +38,12 @@ def swallow() -> None:
 
 def spawn() -> None:
     """Hangs together with a process that it started."""
-    subprocess.run([sys.executable, "-c", "import time; time.sleep(600)", "left-behind"], check=False)
+    subprocess.run([sys.executable, "-c", "import time; time.sleep(600)", MARK], check=False)
 
 
 def secede() -> None:
     """Hangs together with a process that it started in a session of its own."""
-    subprocess.run(
-        [sys.executable, "-c", "import time; time.sleep(600)", "left-behind"], check=False, start_new_session=True
-    )
+    subprocess.run([sys.executable, "-c", "import time; time.sleep(600)", MARK], check=False, start_new_session=True)
 
 
 def haunt() -> None:
@@ -52,7 +53,7 @@ def haunt() -> None:
         if os.fork() == 0:
             for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
                 signal.signal(number, signal.SIG_IGN)
-            os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)", "left-behind"])
+            os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)", MARK])
         os._exit(0)
     os.waitpid(child, 0)
 

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -151,39 +152,46 @@ def test_workers_outlive_an_event_loop_and_are_used_again(opened: Open) -> None:
 
 
 @pytest.mark.parametrize("mischief", ["sleep", "spin", "swallow", "spawn", "secede"])
-def test_what_hangs_is_cut_at_its_deadline_with_all_that_it_started(opened: Open, mischief: str) -> None:
+def test_what_hangs_is_cut_at_its_deadline_with_all_that_it_started(mark: bytes, opened: Open, mischief: str) -> None:
     pool = opened(deadline=0.5)
     started = processes(of=os.getpid())
     with pytest.raises(Fault) as caught:
         asyncio.run(pool.ask("transition", (), turn(mischief)))
     assert (caught.value.kind, caught.value.line) == ("late", "took more than 0.5 s (env.deadline)")
-    assert gone([pid for pid in processes(of=1) if b"left-behind" in command(pid)])
+    assert gone([pid for pid in processes(of=1) if mark in command(pid)])
     assert unsealed(asyncio.run(pool.ask("transition", (), turn("fine")))) == ("fine",)
     assert len(processes(of=os.getpid())) <= len(started) + 1
 
 
-def test_what_has_left_its_session_does_not_outlive_the_pool(opened: Open) -> None:
+def test_what_has_left_its_session_does_not_outlive_the_pool(mark: bytes, opened: Open) -> None:
     pool = opened(workers=1)
     asyncio.run(pool.ask("transition", (), turn("haunt")))
-    left = left_behind(1)
+    left = left_behind(mark)
     pool.close()
     assert gone(left)
 
 
-def left_behind(count: int) -> list[int]:
-    """So many processes that an environment left behind, by their process ids."""
-    for _ in range(200):
-        found = [pid for pid in processes(of=1) if b"left-behind" in command(pid)]
-        if len(found) == count:
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """What the processes that an environment starts have in their arguments."""
+    mark = f"left-behind-{uuid.uuid4()}"
+    monkeypatch.setenv("LEFT_BEHIND", mark)
+    return mark.encode()
+
+
+def left_behind(mark: bytes) -> list[int]:
+    """The process that an environment has left behind, once there is one."""
+    for _ in range(500):
+        if found := [pid for pid in processes(of=1) if mark in command(pid)]:
             return found
         time.sleep(0.02)
-    raise AssertionError(f"there are {len(found)}")
+    raise AssertionError("there is none")
 
 
 @pytest.mark.parametrize("lacking", ["", "import socket\ndel socket.send_fds"], ids=["forked", "spawned"])
 @pytest.mark.parametrize("mischief", ["secede", "haunt"])
 def test_what_has_left_its_session_does_not_outlive_a_parent_that_is_killed(
-    tmp_path: Path, lacking: str, mischief: str
+    mark: bytes, tmp_path: Path, lacking: str, mischief: str
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(f"{lacking}\n")
     script = tmp_path / "parent.py"
@@ -198,13 +206,13 @@ def test_what_has_left_its_session_does_not_outlive_a_parent_that_is_killed(
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     with subprocess.Popen([sys.executable, script], env={**os.environ, "PYTHONPATH": path}) as parent:
         try:
-            left = left_behind(1)
+            left = left_behind(mark)
         finally:
             parent.kill()
     assert gone(left)
 
 
-def test_a_nursery_does_not_outlive_a_parent_that_is_killed_while_it_builds(tmp_path: Path) -> None:
+def test_a_nursery_does_not_outlive_a_parent_that_is_killed_while_it_builds(mark: bytes, tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(
         f"import os, sys\nsys.path.insert(0, {str(Path(hosted.__file__).parent)!r})\n"
@@ -213,7 +221,7 @@ def test_a_nursery_does_not_outlive_a_parent_that_is_killed_while_it_builds(tmp_
     )
     with subprocess.Popen([sys.executable, script]) as parent:
         try:
-            left = left_behind(1)
+            left = left_behind(mark)
             ours = processes(of=parent.pid)
         finally:
             parent.kill()
