@@ -15,7 +15,6 @@ from typing import Any
 import marft
 from marft.envs.base import Split
 
-
 MARK = os.environ.get("LEFT_BEHIND", "left-behind")  # of processes, in their arguments
 
 
