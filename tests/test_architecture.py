@@ -18,6 +18,8 @@ EVERYTHING = frozenset(
         "version",
         "threads",
         "references",
+        "quoting",
+        "escalation",
         "api",
         "terminal",
         "config",
@@ -50,10 +52,16 @@ ROOMS: Mapping[str, Room] = {
     "version": Room(),
     "threads": Room(),
     "references": Room(marft=frozenset({"types"})),
+    "quoting": Room(),  # of what users' code gave; every room that meets it may import it
+    "escalation": Room(),
     "terminal": Room(),  # what people read; every room that tells them something may import it
-    "config": Room(marft=frozenset({"types", "references"}), libraries=frozenset({"yaml", "omegaconf", "pydantic"})),
-    "game": Room(marft=frozenset({"types", "references", "config"})),
-    "envs": Room(marft=frozenset({"types", "references", "terminal", "config", "game"}), lazily=True),
+    "config": Room(
+        marft=frozenset({"types", "references", "quoting"}), libraries=frozenset({"yaml", "omegaconf", "pydantic"})
+    ),
+    "game": Room(marft=frozenset({"types", "references", "quoting", "escalation", "config"})),
+    "envs": Room(
+        marft=frozenset({"types", "references", "quoting", "escalation", "terminal", "config", "game"}), lazily=True
+    ),
     "models": Room(
         marft=frozenset({"types", "terminal", "config"}),
         # the table says torch and transformers; the others are parts of these two: file format, hub, chat templates
@@ -77,13 +85,25 @@ ROOMS: Mapping[str, Room] = {
         marft=frozenset({"types", "config", "engines", "models"}), libraries=frozenset({"httpx2"})
     ),
     "engines.openai": Room(marft=frozenset({"types"}), libraries=frozenset({"httpx2"})),
-    "engines.scripted": Room(marft=frozenset({"types", "references"})),
+    "engines.scripted": Room(marft=frozenset({"types", "references", "quoting"})),
     "algorithms": Room(libraries=frozenset({"torch"})),
     "algorithms.credit": Room(marft=frozenset({"types"}), libraries=frozenset({"torch"})),
     "training": Room(
         # exceptions: the trainer writes into the run directory, which the table lists below it; the manifest's version
         marft=frozenset(
-            {"types", "terminal", "config", "game", "envs", "models", "engines", "algorithms", "runs", "version"}
+            {
+                "types",
+                "escalation",
+                "terminal",
+                "config",
+                "game",
+                "envs",
+                "models",
+                "engines",
+                "algorithms",
+                "runs",
+                "version",
+            }
         ),
         # exceptions: safetensors is how tensors are saved without pickle; rich draws the progress
         libraries=frozenset({"torch", "safetensors", "rich"}),

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from marft.envs.base import Environment
 from marft.envs.hosting.forked import Nursery
-from marft.envs.hosting.host import Host
+from marft.envs.hosting.host import NO_LIMITS, Host, Limits
 from marft.envs.hosting.sealing import unpacked
 from marft.envs.hosting.spawned import Spawner
 from marft.envs.processes import forks_safely
@@ -53,9 +53,9 @@ class Pool(Host):
 
     def __init__(
         self, env: Environment[Any], name: str, settings: Mapping[str, Any], *, deadline: float, workers: int | None,
-        lockstep: Lockstep,
+        lockstep: Lockstep, limits: Limits = NO_LIMITS,
     ) -> None:  # fmt: skip
-        super().__init__(env)
+        super().__init__(env, limits=limits)
         self.deadline, self.lockstep = deadline, lockstep
         self._workers = make_workers(name, settings)
         self._free = workers or min(MOST_WORKERS, os.cpu_count() or 1)  # how many more may be at work
