@@ -140,7 +140,7 @@ def test_names_of_algorithms_and_credits() -> None:
     ("text", "where"),
     [
         ('team: {agents: {ann: {prompt: "half \\ud800"}}}', "team.agents.ann.prompt"),
-        ('team: {agents: {ann: "\\udfff"}}', "team.agents.ann"),
+        ('team: {agents: {ann: "\\udfff"}}', "team.agents.ann.prompt"),
         ('env: {name: arithmetic, note: ["fine", "\\ud800"]}', "env.note.1"),
         ('env: {"x\\ud800": 1}', "env.x\\ud800"),
         ('track: {wandb: "\\ud800"}', "track.wandb"),

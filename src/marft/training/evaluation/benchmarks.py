@@ -45,8 +45,8 @@ def tasks_there(name: str, env: Mapping[str, Any]) -> Sequence[Task]:
     with naming(name):
         config = EnvConfig.model_validate(env)
         limits = limits_of(config.name, config.deadline, config.tasks_deadline)
-        env = make_env(config.name, config.settings)
-        return tasks_of(env, "test", deadline=limits.tasks, row_deadline=limits.call)
+        made = make_env(config.name, config.settings)
+        return tasks_of(made, "test", deadline=limits.tasks, row_deadline=limits.call)
 
 
 def first(tasks: Sequence[Task], count: int) -> list[Task]:
