@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -459,6 +461,19 @@ def test_a_workflow_that_swallows_every_end_is_left_behind(
         run(team("a", "b", voice=Mute(KeyError("a bug"))), workflow)
     monkeypatch.setattr(playing, "MAX_TURNS", 4)
     assert len(run(team("a", "b"), workflow, ended="cut_off").turns) == 4
+
+
+async def swallowing_within(game: Game) -> None:
+    await swallowing_all(game)
+
+
+def test_one_that_is_left_behind_is_heard_of_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", heard.append)
+    monkeypatch.setattr(asyncio.BaseEventLoop, "call_exception_handler", lambda loop, context: heard.append(context))
+    run(team("a", "b", voice=Mute(SpeechError("away"))), swallowing_within, ended="failed")
+    gc.collect()
+    assert heard == []
 
 
 @pytest.mark.parametrize("method", ["say", "note", "name"])

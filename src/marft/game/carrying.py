@@ -23,24 +23,16 @@ def carried(workflow: Awaitable[None], refused: Callable[[], int]) -> Generator[
         except StopIteration:
             return
         if refused() > ENOUGH:
-            leave(steps)
+            leave_behind(steps)  # it would not let itself be closed either
             return
         thrown = None
         try:
             yield waited
         except GeneratorExit:
-            leave(steps)
+            steps.close()
             raise
         except BaseException as error:  # what is raised in this task is raised in the workflow
             thrown = error
-
-
-def leave(steps: Any) -> None:
-    """Its own end, where it takes one."""
-    try:
-        steps.close()
-    except Exception:  # of an endless one: it ignored that it was closed
-        leave_behind(steps)
 
 
 def is_cancelled() -> bool:

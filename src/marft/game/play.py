@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Hashable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from marft.game.carrying import carried, is_cancelled
-from marft.game.endings import CutOff, GameOver, HostileError
+from marft.game.endings import CutOff, Ending, HostileError
 from marft.game.observation import is_visible, observe
 from marft.game.tools import NO_TOOLS, Call, Tools
 from marft.game.workflows import Workflow
@@ -79,6 +78,7 @@ class Game:
         self.counts: Counter[str] = Counter()
         self.over: BaseException | None = None  # what ended the game, should the workflow have swallowed it
         self.refused = 0  # calls since then
+        self._ending = Ending(self)
         self._acting = False
         self._world, self._seed, self._replayed, self._base_at = world, seed, replayed, base_at
 
@@ -91,7 +91,7 @@ class Game:
         is said `aside` the environment does not hear. Their turns come back in the order of `names`; the episode
         records them in the team's order. Who calls a tool is told its answer and speaks again.
         """
-        async with self._ending():
+        async with self._ending:
             if self._acting:
                 raise MarftError("the workflow calls game.act while another is under way; name both agents in one call")
             names, sees = self._checked_names(names, sees)
@@ -147,7 +147,7 @@ class Game:
 
     async def say(self, name: str, text: str) -> Turn:
         """Records what no model said: a vote's result, a referee's ruling. The environment hears it."""
-        async with self._ending():
+        async with self._ending:
             if self._acting:
                 raise MarftError("the workflow calls game.say while game.act is under way; await it first")
             name, text = checked("game.say a name", name), checked("game.say", text)
@@ -161,12 +161,12 @@ class Game:
 
     async def shown(self, agent: str) -> str:
         """What the environment shows `agent` at this moment."""
-        async with self._ending():
+        async with self._ending:
             return await self._world.shown(agent)
 
     async def whose_turn(self) -> str | None:
         """Who acts next, in environments that decide it; None: nobody."""
-        async with self._ending():
+        async with self._ending:
             name = await self._world.whose_turn()
             if name is not None and name not in self.team:
                 team = ", ".join(self.team)
@@ -175,7 +175,7 @@ class Game:
 
     async def reward(self) -> Reward:
         """What the present state is worth."""
-        async with self._ending():
+        async with self._ending:
             return await self._world.reward()
 
     async def done(self) -> bool:
@@ -184,7 +184,7 @@ class Game:
 
     async def answer(self, turn: Turn) -> Hashable | None:
         """What `turn` answers, for counting votes; None where it answers nothing."""
-        async with self._ending():
+        async with self._ending:
             return await self._world.answer(turn.text)
 
     def count(self, what: str) -> None:
@@ -192,21 +192,6 @@ class Game:
         if not isinstance(what, str):
             raise MarftError(f"the workflow gives game.count {kind_of(what)}, not str")
         self.counts[escaped(exact(what))] += 1
-
-    @asynccontextmanager
-    async def _ending(self) -> AsyncIterator[None]:
-        """What escapes from the game's own methods ends it, whatever the workflow makes of it."""
-        if self.over is not None:
-            self.refused += 1
-            await asyncio.sleep(0)  # a workflow that tries again for ever is left here
-            raise GameOver(str(self.over)) from self.over
-        try:
-            yield
-        except asyncio.CancelledError:  # a workflow may set its agents a time limit
-            raise
-        except BaseException as error:
-            self.over = error
-            raise
 
     def _checked_names(
         self, names: Sequence[str], sees: Sequence[str] | None
