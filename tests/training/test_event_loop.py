@@ -176,7 +176,8 @@ def test_nobody_else_runs_a_loop() -> None:
 
 # --- those who do not want to end ----------------------------------------------------------------------------------------
 PROGRAM = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background of a script
 import marft.training.event_loop as event_loop
 import stubborn
 event_loop.GRACE_S = 0.3
