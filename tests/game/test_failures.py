@@ -282,7 +282,7 @@ class Claims:
         (Reward(team=10**400), "gave a reward of 1000"),
         (Reward(team=10**5000), "gave a reward of <int>, not a finite number"),
         (Reward(team=-(10**400)), "not a finite number"),
-        (Reward(team=1e300), "gave a reward of 1e+300; rewards lie within ±1e+09"),
+        (Reward(team=1e300), "gave a reward of 1e+300; rewards lie within ±1e+12"),
         (Reward(team=Decimal("NaN")), "gave a reward of Decimal('NaN'), not a finite number"),  # type: ignore[arg-type]
         (Reward(team=1 + 2j), "gave a reward of (1+2j), not a finite number"),  # type: ignore[arg-type]
         (Reward(team=Unhelpful()), "gave a reward of <Unhelpful>, not a finite number"),  # type: ignore[arg-type]

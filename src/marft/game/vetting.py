@@ -15,7 +15,7 @@ from typing import Any, Literal
 from marft.quoting import described, exact, flaw_of, kind_of, quoted, traced
 from marft.types import MAX_TURNS, Reward, Stopped
 
-LARGEST = 1e9  # of a reward; sums of squares of larger ones overflow in float32
+LARGEST = 1e12  # of a reward; sums of squares of larger ones overflow in float32
 
 
 class Fault(Exception):
