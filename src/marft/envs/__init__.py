@@ -54,7 +54,9 @@ def make_env(name: str, settings: Mapping[str, Any]) -> Environment[Any]:
         return kind(**settings)
     except MarftError:
         raise
-    except (Exception, SystemExit) as error:  # the user's code: anything may come
+    except SystemExit as error:
+        raise MarftError(f"env: it ends the process: {described(error)}") from error
+    except Exception as error:  # the user's code: anything may come
         raise MarftError(f"env: {said_by(error)}") from error
 
 
