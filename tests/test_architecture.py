@@ -19,6 +19,8 @@ EVERYTHING = frozenset(
         "threads",
         "references",
         "files",
+        "quoting",
+        "escalation",
         "api",
         "terminal",
         "config",
@@ -52,12 +54,17 @@ ROOMS: Mapping[str, Room] = {
     "threads": Room(),
     "references": Room(marft=frozenset({"types"})),
     "files": Room(marft=frozenset({"types"}), libraries=frozenset({"pydantic"})),  # what may be damaged, read safely
+    "quoting": Room(),  # of what users' code gave; every room that meets it may import it
+    "escalation": Room(),
     "terminal": Room(),  # what people read; every room that tells them something may import it
     "config": Room(
-        marft=frozenset({"types", "references", "files"}), libraries=frozenset({"yaml", "omegaconf", "pydantic"})
+        marft=frozenset({"types", "references", "files", "quoting"}),
+        libraries=frozenset({"yaml", "omegaconf", "pydantic"}),
     ),
-    "game": Room(marft=frozenset({"types", "references", "config"})),
-    "envs": Room(marft=frozenset({"types", "references", "terminal", "config", "game"}), lazily=True),
+    "game": Room(marft=frozenset({"types", "references", "quoting", "escalation", "config"})),
+    "envs": Room(
+        marft=frozenset({"types", "references", "quoting", "escalation", "terminal", "config", "game"}), lazily=True
+    ),
     "models": Room(
         marft=frozenset({"types", "terminal", "files", "config"}),
         # the table says torch and transformers; the others are parts of these two: file format, hub, chat templates
@@ -81,7 +88,7 @@ ROOMS: Mapping[str, Room] = {
         marft=frozenset({"types", "config", "engines", "models"}), libraries=frozenset({"httpx2"})
     ),
     "engines.openai": Room(marft=frozenset({"types"}), libraries=frozenset({"httpx2"})),
-    "engines.scripted": Room(marft=frozenset({"types", "references"})),
+    "engines.scripted": Room(marft=frozenset({"types", "references", "quoting"})),
     "algorithms": Room(libraries=frozenset({"torch"})),
     "algorithms.credit": Room(marft=frozenset({"types"}), libraries=frozenset({"torch"})),
     "training": Room(
@@ -89,6 +96,7 @@ ROOMS: Mapping[str, Room] = {
         marft=frozenset(
             {
                 "types",
+                "escalation",
                 "terminal",
                 "files",
                 "config",

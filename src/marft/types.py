@@ -37,6 +37,10 @@ class Interrupted(KeyboardInterrupt):
     """Somebody stopped us: one line that says what is kept and how to go on."""
 
 
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C while a team plays. A KeyboardInterrupt of any other class was raised by the user's code itself."""
+
+
 class SpeechError(Exception):
     """An agent could not speak: its endpoint is away, its script failed. Recorded on the episode it happened in."""
 
@@ -64,6 +68,13 @@ class Task:
     id: str
     prompt: str
     data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadTask(Task):
+    """A task that cannot be played: its episodes fail, and say why."""
+
+    flaw: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

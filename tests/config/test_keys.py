@@ -18,7 +18,7 @@ CHOICES = {"algorithm": ALGORITHMS, "credit": CREDITS}
 DOCS = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 KEYS = """
 seed device dtype model init_from
-env.name env.deadline env.workers
+env.name env.deadline env.tasks_deadline env.workers
 team.workflow team.rounds team.votes team.steps team.anonymous
 team.agents.*.prompt team.agents.*.sees
 team.agents.*.temperature team.agents.*.top_p team.agents.*.top_k team.agents.*.max_tokens team.agents.*.stop team.agents.*.tools team.agents.*.calls
@@ -43,7 +43,7 @@ optimizer.lr optimizer.weight_decay optimizer.eps optimizer.grad_clip optimizer.
 train.iterations train.budget train.tasks train.samples train.epochs train.minibatches train.tokens train.recompute train.failures train.on_collapse
 engine.name engine.slots engine.memory engine.url engine.mismatch engine.correction
 eval.tasks eval.every eval.temperature eval.top_p eval.top_k eval.samples eval.k eval.ablate
-eval.benchmarks.*.name eval.benchmarks.*.deadline eval.benchmarks.*.workers
+eval.benchmarks.*.name eval.benchmarks.*.deadline eval.benchmarks.*.tasks_deadline eval.benchmarks.*.workers
 checkpoint.every checkpoint.keep
 track.tensorboard track.wandb track.trackio track.episodes track.held_out
 """

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from mistakes import DUO, mistake, read
+
+from marft.config import load_config
+from marft.types import MarftError
 
 TEAM = DUO["team"]
 
@@ -82,7 +86,7 @@ def test_an_unknown_key_is_looked_up_in_the_section_that_was_chosen() -> None:
         ("eval.k=4", "eval.k: give a list in [brackets], not 4"),
         ("eval.k=[0]", "eval.k.0: "),
         ("eval.ablate=2", "eval.ablate: "),
-        ("eval.benchmarks.x=5", "eval.benchmarks.x: give its keys (name, deadline, workers), not 5"),
+        ("eval.benchmarks.x=5", "eval.benchmarks.x: give its keys (name, deadline, tasks_deadline, workers), not 5"),
         ("eval.benchmarks.x.deadline=0", "eval.benchmarks.x.deadline: "),
         ("eval.benchmarks={'': {}}", "eval.benchmarks.: "),
         ("checkpoint.keep=1", "checkpoint.keep: "),
@@ -130,3 +134,27 @@ def test_names_of_algorithms_and_credits() -> None:
     assert mistake(base={"algorithm": "grpo"}).startswith("team is missing; list the agents: ")
     assert mistake(base={"algorithm": "grpo", "team": {}}).startswith("team.agents is missing; list the agents: ")
     assert mistake(base={"algorithm": "grpo", "team": {"agents": {}}}).startswith("team.agents: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ('team: {agents: {ann: {prompt: "half \\ud800"}}}', "team.agents.ann.prompt"),
+        ('team: {agents: {ann: "\\udfff"}}', "team.agents.ann.prompt"),
+        ('env: {name: arithmetic, note: ["fine", "\\ud800"]}', "env.note.1"),
+        ('env: {"x\\ud800": 1}', "env.x\\ud800"),
+        ('track: {wandb: "\\ud800"}', "track.wandb"),
+    ],
+)
+def test_half_a_surrogate_pair_is_refused_wherever_it_stands(tmp_path: Path, text: str, where: str) -> None:
+    (tmp_path / "bad.yaml").write_text(text)
+    with pytest.raises(MarftError) as caught:
+        load_config(str(tmp_path / "bad.yaml"))
+    assert str(caught.value).startswith(f"{where}: this text holds half of a surrogate pair")
+    str(caught.value).encode()
+
+
+def test_an_override_with_half_a_surrogate_pair_is_refused() -> None:
+    """So does a shell give what is no UTF-8."""
+    with pytest.raises(MarftError, match="model: this text holds half of a surrogate pair"):
+        load_config("duo", ["model=nano\udcff"])

@@ -12,11 +12,12 @@ from teams import team_of
 
 from marft.engines.captured import Captured
 from marft.engines.local import LocalEngine
+from marft.engines.sampling import draw
 from marft.engines.stepwise import Stepwise
 from marft.models.loading import load
 from marft.models.scoring import action_span, hidden_states, logprobs
 from marft.models.team import TeamModel
-from marft.types import Completion, Request
+from marft.types import Completion, MarftError, Request
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
@@ -115,3 +116,34 @@ def test_greedy_truncated_and_stopped_rows() -> None:
     assert all(not any(one.logprobs) for one in said[::4])
     assert any(one.stop == "-" for one in said[3::4])
     assert all("-" not in one.text for one in said[3::4])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_that_are_no_numbers_name_their_adapter_and_leave_the_device_usable(dtype: str) -> None:
+    team, asked = team_in(dtype), questions()
+    asked += [replace(one, sampling=replace(one.sampling, temperature=0.0)) for one in asked[:9]]
+    engine = LocalEngine(team, 16)
+    expected = ask(engine, *asked)
+    weight = team.lora.parameters("solver")["model.layers.0.self_attn.v_proj.b"]
+    kept = weight.detach().clone()
+    with torch.no_grad():
+        weight.fill_(float("nan"))
+        with pytest.raises(MarftError, match="adapter 'solver' has weights that are NaN or infinite"):
+            ask(engine, *asked)
+        weight.copy_(kept)
+    assert [one.token_ids for one in ask(engine, *asked)] == [one.token_ids for one in expected]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+@pytest.mark.parametrize("place", [0, 5, 2047, 49151, slice(None)])
+def test_logits_that_are_no_distribution_give_some_token_and_no_number(
+    temperature: float, broken: float, place: int | slice
+) -> None:
+    logits = torch.zeros(4, 49152, device="cuda")
+    logits[1, place] = broken
+    heat, luck = torch.full((4,), temperature, device="cuda"), torch.rand(4, device="cuda").double()
+    token, logprob = draw(logits, heat, luck)
+    assert logprob.isnan().tolist() == [False, True, False, False]
+    assert int(token.min()) >= 0
+    assert int(token.max()) < 49152

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -8,11 +9,13 @@ import pytest
 import torch
 from asking import FREE, RANKS, WILD, ask, flat, request, same
 from teams import peft_of, team_of
+from torch import Tensor
 
 from marft.engines.local import LocalEngine
+from marft.engines.stepwise import Stepwise
 from marft.models.scoring import action_span, hidden_states, logprobs
 from marft.models.team import TeamModel
-from marft.types import Completion, Message, PromptTooLong, Request, Sampling
+from marft.types import Completion, MarftError, Message, PromptTooLong, Request, Sampling, SpeechError
 
 
 @pytest.fixture(scope="module")
@@ -221,10 +224,48 @@ def test_numbers_that_broke_once_do_not_stay(team: TeamModel) -> None:
     kept = weight.detach().clone()
     with torch.no_grad():
         weight.fill_(float("nan"))
-        with pytest.raises(RuntimeError):
+        with pytest.raises(MarftError, match="adapter 'planner' has weights that are NaN or infinite; start it from"):
             ask(engine, *(replace(request(i), prompt_ids=request(i).prompt_ids * 3) for i in (0, 3)))
         weight.copy_(kept)
     assert ask(engine, *asked) == expected
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("after", [0, 3])
+def test_one_row_that_overflows_is_one_that_cannot_speak(
+    team: TeamModel, monkeypatch: pytest.MonkeyPatch, temperature: float, after: int
+) -> None:
+    """Its keys are NaN, and whoever has its seat next must not meet them; nobody else may notice."""
+    sampling = Sampling(temperature=temperature, max_tokens=8)
+    asked = [replace(request(i, seed=i), sampling=sampling) for i in range(6)]
+    expected = [ask(LocalEngine(team, 1), each)[0] for each in asked]
+    engine, logits, calls = LocalEngine(team, 2), team.logits, itertools.count()
+
+    def overflowing(hidden: Tensor) -> Tensor:
+        found = logits(hidden)
+        if next(calls) == after:
+            assert len(found) == 2
+            found[1] = float("inf")
+            assert isinstance(engine.stepper, Stepwise)
+            for tensor in (*engine.stepper.cache.keys.values(), *engine.stepper.cache.values.values()):
+                tensor[1] = float("nan")  # as it would be, had the keys overflowed first
+        return found
+
+    async def play() -> list[Completion | BaseException]:
+        return await asyncio.gather(*(engine.generate(each) for each in asked), return_exceptions=True)
+
+    monkeypatch.setattr(team, "logits", overflowing)
+    found = asyncio.run(play())
+    broken = [each for each in found if isinstance(each, BaseException)]
+    assert [(type(each), str(each)) for each in broken] == [
+        (
+            SpeechError,
+            "adapter 'planner' gave logits that are NaN or infinite, from finite weights; dtype=float32 holds more",
+        )
+    ]
+    for completion, alone in zip(found, expected, strict=True):
+        if isinstance(completion, Completion):
+            same(completion, alone)
 
 
 def test_who_gives_up_waiting_holds_nobody_back(team: TeamModel) -> None:

@@ -181,3 +181,18 @@ def test_the_nucleus_is_that_of_the_tempered_distribution() -> None:
     for temperature, kept in ((1.0, 1), (2.0, 2)):
         cut = truncate(temper(logits, torch.tensor([temperature])), torch.tensor([0]), torch.tensor([0.55]))
         assert int(cut.isfinite().sum()) == kept
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+@pytest.mark.parametrize(("place", "width"), [(0, 10), (3, 10), (9, 10), (None, 10), (0, 3), (2, 3), (None, 3)])
+@pytest.mark.parametrize("luck", [0.0, 0.5, 1 - 2**-53])
+def test_logits_that_are_no_distribution_give_some_token_and_no_number(
+    draw_at: Draw, temperature: float, broken: float, place: int | None, width: int, luck: float
+) -> None:
+    logits = torch.zeros(2, width)
+    logits[0, slice(None) if place is None else place] = broken
+    token, logprob = draw_at(logits, torch.full((2,), temperature), torch.full((2,), luck, dtype=torch.float64))
+    assert logprob.isnan().tolist() == [True, False]
+    assert int(token.min()) >= 0
+    assert int(token.max()) < width

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import toys
 
-from marft.envs import make_env, tasks_of
+from marft.envs import make_env
 from marft.envs.arithmetic import Arithmetic
+from marft.envs.listing import tasks_of
 from marft.types import MarftError
 
 

@@ -65,7 +65,7 @@ def test_the_config_decides() -> None:
     assert eval_settings(config_of(eval=given)) == EvalSettings(tasks=7, temperature=0.25, top_p=0.5, top_k=3)
 
 
-HOST = {"deadline": 60.0, "workers": None}
+HOST = {"deadline": 60.0, "tasks_deadline": None, "workers": None}
 
 
 def test_a_benchmark_is_laid_over_the_runs_own_environment() -> None:
@@ -82,7 +82,7 @@ def test_a_benchmark_is_laid_over_the_runs_own_environment() -> None:
         "same": {**all_of_it, "level": 4},
         "another set": {**HOST, "deadline": 5, "name": "x:Y", "data": "aime", "level": 3},
         "another file": {**all_of_it, "test": "other.jsonl", "workers": 1},
-        "another env": {"name": "code", "data": "mbpp", "deadline": 7, "workers": None},
+        "another env": {"name": "code", "data": "mbpp", "deadline": 7, "tasks_deadline": None, "workers": None},
     }
     assert list(found) == list(given)
     assert eval_settings(config_of(eval={"benchmarks": ["aime"]})).benchmarks == {

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import contextvars
 import itertools
+import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import stubborn
 import yaml
 from quick import models_in_memory, settings_of
 
 import marft
 from marft.training.event_loop import run_async
+from marft.types import Stopped
 
 SOURCE = Path(marft.__file__).parent
 NUMBER = contextvars.ContextVar("NUMBER", default=0)
@@ -157,11 +163,94 @@ def write(folder: Path) -> Path:
 
 
 def test_nobody_else_runs_a_loop() -> None:
-    """`asyncio.run` anywhere else would fail in a notebook."""
+    """A loop anywhere else would fail in a notebook."""
     calls = [
         f"{path.relative_to(SOURCE)}:{node.lineno}"
         for path in SOURCE.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("asyncio.run", "asyncio.Runner")
+        if isinstance(node, ast.Attribute)
+        and ast.unparse(node) in ("asyncio.run", "asyncio.Runner", "asyncio.new_event_loop")
     ]
     assert {call.split(":")[0] for call in calls} == {"training/event_loop.py"}
+
+
+# --- those who do not want to end ----------------------------------------------------------------------------------------
+PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background of a script
+import marft.training.event_loop as event_loop
+import stubborn
+event_loop.GRACE_S = 0.3
+import marft.escalation
+marft.escalation.PRESS_S, marft.escalation.PRESSES = 0.1, 5
+try:
+    event_loop.run_async(getattr(stubborn, sys.argv[1])(None))
+except KeyboardInterrupt as error:
+    print(type(error).__name__)
+    sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize("name", ["spins", "sleeps", "swallows", "waits", "ticks"])
+def test_one_interrupt_ends_whatever_runs(name: str, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)]),
+             "STUBBORN_BEGUN": str(begun)},
+    ) as process:  # fmt: skip
+        try:
+            while not begun.exists() and process.poll() is None:
+                time.sleep(0.05)
+            time.sleep(0.2)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 1
+    if name == "swallows":
+        assert "would not end, so the process was ended" in err
+    else:
+        assert (out, err) == ("Stopped\n", "")
+
+
+def test_a_system_exit_in_a_task_of_the_users_does_not_end_the_loop() -> None:
+    async def story() -> list[str]:
+        async def patient() -> str:
+            await asyncio.sleep(0.2)
+            return "played"
+
+        found = await asyncio.gather(patient(), stubborn.exits_elsewhere(None), return_exceptions=True)  # type: ignore[arg-type]
+        return [str(each) for each in found]
+
+    assert run_async(story()) == ["played", "4"]
+    assert asyncio.run(within(lambda: run_async(story()))) == ["played", "4"]
+
+
+def test_an_interrupt_that_was_heeded_leaves_no_other_behind(default_interrupts: None) -> None:
+    async def long() -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    for _ in range(5):
+        begun = threading.Event()
+        interrupt_when(begun)
+        with pytest.raises(Stopped):
+            run_async(long())
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    time.sleep(0.1)
+    assert "marft-insists" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_an_interrupt_that_the_work_swallows_is_raised_all_the_same(default_interrupts: None) -> None:
+    begun = threading.Event()
+
+    async def deaf() -> str:
+        begun.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        return "done"
+
+    interrupt_when(begun)
+    with pytest.raises(Stopped):
+        run_async(deaf())

@@ -16,12 +16,18 @@ class BenchmarkConfig(Section):
     model_config = ConfigDict(extra="allow")
     name: Text | None = None
     deadline: Annotated[float, Field(gt=0)] | None = None
+    tasks_deadline: Annotated[float, Field(gt=0)] | None = None
     workers: Annotated[int, Field(ge=1)] | None = None
 
     @property
     def given(self) -> dict[str, Any]:
         """What differs from `env`."""
-        own = {"name": self.name, "deadline": self.deadline, "workers": self.workers}
+        own = {
+            "name": self.name,
+            "deadline": self.deadline,
+            "tasks_deadline": self.tasks_deadline,
+            "workers": self.workers,
+        }
         return {**{key: value for key, value in own.items() if value is not None}, **(self.model_extra or {})}
 
 

@@ -19,6 +19,7 @@ from marft.config.overrides import SHORTHANDS, UNREADABLE, read_override, read_y
 from marft.config.schema import Config
 from marft.config.team import WORKFLOWS
 from marft.files import Damaged, Missing, is_there, read_text
+from marft.quoting import escaped, flaw_of, shortened
 from marft.references import is_moved
 from marft.types import MarftError
 
@@ -200,6 +201,7 @@ def spell_out(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def parse(data: Mapping[str, Any]) -> Config:
     """Check plain data; the first mistake becomes one line."""
+    check_texts(data, (), set())
     spelled = spell_out(data)
     try:
         return Config.model_validate(spelled)
@@ -208,6 +210,20 @@ def parse(data: Mapping[str, Any]) -> Config:
             case {"agents": dict() as agents}:
                 raise MarftError(explain(error, list(map(str, agents)))) from None
         raise MarftError(explain(error)) from None
+
+
+def check_texts(value: Any, path: tuple[str, ...], seen: set[int]) -> None:
+    """Half a surrogate pair, which YAML may spell as "\\ud800", can neither be written into the run nor read by a model."""
+    if isinstance(value, str):
+        if (flaw := flaw_of(value)) is not None:
+            raise MarftError(f"{escaped('.'.join(path))}: this text {flaw}; write other characters")
+    elif isinstance(value, Mapping | list | tuple) and id(value) not in seen:  # aliases may name one thing many times
+        seen.add(id(value))
+        pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, part in pairs:
+            below = (*path, shortened(str(key), 100))
+            check_texts(key, below, seen)
+            check_texts(part, below, seen)
 
 
 def to_yaml(config: Config) -> str:

@@ -27,6 +27,7 @@ class EnvConfig(Section):
     model_config = ConfigDict(extra="allow")
     name: str = "arithmetic"
     deadline: Annotated[float, Field(gt=0)] = 60.0  # seconds, of one call; past it the process is killed
+    tasks_deadline: Annotated[float, Field(gt=0)] | None = None  # seconds, to list a split's tasks; None: 5 deadlines
     workers: Annotated[int, Field(ge=1)] | None = None  # processes; None: one a core, 8 at most
 
     @property

@@ -51,6 +51,12 @@ class Cache:
             for tensor in side.values():
                 tensor[to] = tensor[origin]
 
+    def wipe(self, slots: Sequence[int]) -> None:
+        """Zeros: masked positions count nothing in a product, but for NaN, which nothing makes 0."""
+        for side in (self.keys, self.values):
+            for tensor in side.values():
+                tensor[list(slots)] = 0.0
+
 
 class Prefill:
     """Attention over the prompts of one pass, which leaves their keys and values in the cache: prompt `source[j]` in

@@ -45,6 +45,9 @@ class Captured:
     def move(self, to: Sequence[int], origin: Sequence[int]) -> None:
         self.cache.copy(to, origin, self.cache.positions)
 
+    def wipe(self, seats: Sequence[int]) -> None:
+        """Nothing to do: positions that a row has not reached are never read."""
+
     # --- prompts -----------------------------------------------------------------------------------------------------
     def passes(self, prompts: Sequence[Sequenced]) -> list[list[int]]:
         """Sorted as a whole, so that prompts with a common beginning are neighbours, and cut by new tokens."""

@@ -8,6 +8,7 @@ graphs where the device and the model's family allow, else pass by pass.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache, partial
 
@@ -20,7 +21,7 @@ from marft.engines.suspects import Suspects
 from marft.models.layout import Sequenced
 from marft.models.loading import render, spell
 from marft.models.team import TeamModel
-from marft.types import Completion, Message, PromptTooLong, Request
+from marft.types import Completion, MarftError, Message, PromptTooLong, Request, SpeechError
 
 Settled = Callable[[], Awaitable[None]]
 Entry = tuple[Request, "asyncio.Future[Completion]"]
@@ -174,7 +175,11 @@ class LocalEngine:
         done: list[int] = []
         for row, ids, logprobs, end, limit, whole in zip(look, said, scored, ended, limits, texts, strict=True):
             request, future = self.live[row]
-            if future.done():  # whoever asked has gone
+            if math.isnan(logprobs[len(ids) - 1]):
+                self.stepper.wipe([row])
+                if not future.done():
+                    future.set_exception(self._overflow(request))
+            if future.done():  # whoever asked has gone, or cannot be answered
                 done.append(row)
                 continue
             text, stop = cut(whole, request.sampling.stop)
@@ -193,6 +198,19 @@ class LocalEngine:
                 )
             )
         return done
+
+    def _overflow(self, request: Request) -> SpeechError:
+        """Why there is no distribution to draw from. One adapter with NaN in its weights spoils all rows, and every play."""
+        for name in self.team.adapters:
+            if not all(bool(weight.isfinite().all()) for weight in self.team.parameters(name).values()):
+                raise MarftError(
+                    f"adapter {name!r} has weights that are NaN or infinite; start it from other ones (init_from), or go back "
+                    "to an earlier checkpoint of its run (--resume --at N) with a lower optimizer.lr"
+                )
+        whose = "the base model" if request.adapter is None else f"adapter {request.adapter!r}"
+        return SpeechError(
+            f"{whose} gave logits that are NaN or infinite, from finite weights; dtype=float32 holds more"
+        )
 
 
 def make_stepper(team: TeamModel, rows: Rows, memory: int) -> Stepper:

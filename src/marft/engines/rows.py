@@ -81,8 +81,8 @@ class Rows:
         self.length[seats] = 0
 
     def draw(self, logits: Tensor, seats: slice, suspects: Tensor, *, truncated: bool) -> None:
-        """A token for each of these rows from its logits, and whether it may be the last. Nothing here waits for the
-        device, so that it can be captured."""
+        """A token for each of these rows from its logits, and whether it may be the last: one whose log-prob is NaN always
+        is. Nothing here waits for the device, so that it can be captured."""
         temperature, count, idle = self.temperature[seats], self.count[seats], self.idle[seats]
         if truncated:
             logits = truncate(temper(logits, temperature), self.top_k[seats], self.top_p[seats])
@@ -93,4 +93,4 @@ class Rows:
         self.token[seats] = torch.where(idle, self.token[seats], token)
         count += ~idle
         ended = (token[:, None] == self._ends).any(1)
-        idle |= ended | (count >= self.limit[seats]) | suspects[self.stop[seats], token]
+        idle |= ended | (count >= self.limit[seats]) | suspects[self.stop[seats], token] | logprob.isnan()

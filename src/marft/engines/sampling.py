@@ -38,16 +38,24 @@ def truncate(logits_BV: Tensor, top_k_B: Tensor, top_p_B: Tensor) -> Tensor:
 
 
 def draw(logits_BV: Tensor, temperature_B: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
-    """A token a row and its log-prob under the distribution it was drawn from; greedy rows take the likeliest."""
+    """A token a row and its log-prob under the distribution it was drawn from; greedy rows take the likeliest.
+
+    A row whose logits are no distribution (NaN or infinity) gets some token, and NaN for its log-prob.
+    """
     if logits_BV.is_cuda:
         return draw_by_blocks(logits_BV, temperature_B, uniform_B)
     greedy_B1 = temperature_B[:, None] == 0
     logprobs = temper(logits_BV, temperature_B).log_softmax(-1)
     cdf = logprobs.exp().double().cumsum(-1)
     token = torch.searchsorted(cdf, threshold(uniform_B[:, None], cdf[:, -1:]), right=True)
-    token = torch.where(greedy_B1, logits_BV.argmax(-1, keepdim=True), token)
-    logprob = logprobs.gather(1, token).masked_fill(greedy_B1, 0.0)
+    token = torch.where(greedy_B1, logits_BV.argmax(-1, keepdim=True), token).clamp(max=logits_BV.shape[1] - 1)
+    logprob = certain(logprobs.gather(1, token), greedy_B1)
     return token.squeeze(1), logprob.squeeze(1)
+
+
+def certain(logprob: Tensor, greedy: Tensor) -> Tensor:
+    """0 where the likeliest token was taken; NaN stays NaN."""
+    return logprob.masked_fill(greedy & (logprob == logprob), 0.0)
 
 
 def draw_seeded(logits_BV: Tensor, temperature_B: Tensor, seed_B: Tensor, step_B: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,7 +81,7 @@ def draw_by_blocks(logits_BV: Tensor, temperature_B: Tensor, uniform_B: Tensor) 
     cdf_BN = mass_BN.cumsum(1)
     total_B1 = cdf_BN[:, -1:].clone()
     target_B1 = threshold(uniform_B[:, None], total_B1)
-    block_B1 = torch.searchsorted(cdf_BN, target_B1, right=True)
+    block_B1 = torch.searchsorted(cdf_BN, target_B1, right=True).clamp(max=cdf_BN.shape[1] - 1)  # past it with NaN
     rest_B1 = target_B1 - (cdf_BN - mass_BN).gather(1, block_B1)
     tokens_BM = block_B1 * BLOCK + torch.arange(BLOCK, device=logits_BV.device)
     missing_BM = tokens_BM >= logits_BV.shape[1]
@@ -84,10 +92,10 @@ def draw_by_blocks(logits_BV: Tensor, temperature_B: Tensor, uniform_B: Tensor) 
     within_B1 = torch.minimum(within_B1, possible_BM.amax(1, keepdim=True))  # masses of a block are rounded
     token_B1 = torch.where(
         greedy_B[:, None], first_BN.gather(1, top_BN.argmax(1, keepdim=True)), within_B1 + block_B1 * BLOCK
-    )
+    ).clamp(0, logits_BV.shape[1] - 1)
     scaled_B1 = logits_BV.gather(1, token_B1) * cold_B[:, None]
     logprob_B1 = scaled_B1 - top_B1 - total_B1.log().float()
-    return token_B1.squeeze(1), logprob_B1.squeeze(1).masked_fill(greedy_B, 0.0)
+    return token_B1.squeeze(1), certain(logprob_B1.squeeze(1), greedy_B)
 
 
 def block_masses(logits_BV: Tensor, cold_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from marft import references
 from marft.engines.stopping import cut
-from marft.types import Completion, Finish, MarftError, Message, Request, SpeechError
+from marft.quoting import described, exact, kind_of
+from marft.types import Completion, Finish, MarftError, Message, Request, SpeechError, Stopped
 
 Script = Callable[[Request], str | Awaitable[str]]
 END = 256  # after the 256 bytes
@@ -40,14 +43,19 @@ class ScriptedEngine:
 
     async def _reply(self, request: Request) -> str:
         try:
-            said: object = self.script(request)
+            said: Any = self.script(request)
             if inspect.isawaitable(said):
                 said = await said
-        except Exception as error:  # the user's code: anything may come
-            raise SpeechError(f"the script raised {type(error).__name__}: {error}") from error
-        if not isinstance(said, str):
-            raise SpeechError(f"the script returned {type(said).__name__}, not str")
-        return said
+        except Stopped:
+            raise
+        except BaseException as error:  # the user's code: anything may come, SystemExit too
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            raise SpeechError(f"the script raised {described(error)}") from error
+        if not issubclass(type(said), str):
+            raise SpeechError(f"the script returned {kind_of(said)}, not str")
+        return exact(said)
 
 
 def spell(text: str, stop: Sequence[str]) -> tuple[int, ...]:

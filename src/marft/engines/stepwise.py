@@ -41,6 +41,10 @@ class Stepper(Protocol):
 
     def move(self, to: Sequence[int], origin: Sequence[int]) -> None: ...
 
+    def wipe(self, seats: Sequence[int]) -> None:
+        """No NaN in what these rows held reaches whoever has their seats next."""
+        ...
+
     def passes(self, prompts: Sequence[Sequenced]) -> list[list[int]]:
         """Which prompts go through the model together, each pass in the order in which they share most."""
         ...
@@ -73,6 +77,9 @@ class Stepwise:
 
     def move(self, to: Sequence[int], origin: Sequence[int]) -> None:
         self.cache.move(to, origin)
+
+    def wipe(self, seats: Sequence[int]) -> None:
+        self.cache.wipe(seats)
 
     def passes(self, prompts: Sequence[Sequenced]) -> list[list[int]]:
         """Of like length, since they are padded."""

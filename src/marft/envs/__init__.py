@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from marft import references
 from marft.config.section import nearest
-from marft.envs.base import Environment, Split
-from marft.types import MarftError, Task
+from marft.envs.base import Environment
+from marft.quoting import described, escaped
+from marft.types import MarftError
 
 BUILT_IN = {
     "arithmetic": "marft.envs.arithmetic:Arithmetic",
@@ -53,19 +54,15 @@ def make_env(name: str, settings: Mapping[str, Any]) -> Environment[Any]:
         return kind(**settings)
     except MarftError:
         raise
+    except SystemExit as error:
+        raise MarftError(f"env: it ends the process: {described(error)}") from error
     except Exception as error:  # the user's code: anything may come
-        raise MarftError(f"env: {error or type(error).__name__}") from error
+        raise MarftError(f"env: {said_by(error)}") from error
 
 
-def tasks_of(env: Environment[Any], split: Split) -> Sequence[Task]:
-    """The tasks of a split; an environment that has none, or fails to say, ends in one line."""
+def said_by(error: BaseException) -> str:
+    """What a constructor says of its settings, or at least of what kind it is."""
     try:
-        tasks = env.tasks(split)
-        empty = len(tasks) == 0
-    except MarftError:
-        raise
-    except Exception as error:  # the user's code: anything may come
-        raise MarftError(f"environment.tasks({split!r}) raised {type(error).__name__}: {error}") from error
-    if empty:
-        raise MarftError(f"environment.tasks({split!r}) is empty; give it at least one task")
-    return tasks
+        return escaped(str(error)) or type(error).__name__
+    except Exception:  # the user's code
+        return described(error)

@@ -1,4 +1,8 @@
-"""Processes of our own on every platform: apart from the terminal, ended with all that they started, and with us."""
+"""Processes of our own on every platform: apart from the terminal, ended with all that they started, and with us.
+
+A process group ends at once, but whoever calls setsid has left it. On Linux such a one is found all the same, by its
+ancestors: `adopt_orphans` keeps even those whose parent has ended below the process that called it.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,12 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-PR_SET_PDEATHSIG = 1  # of prctl(2)
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # of prctl(2)
 PARENT_CHECK_S = 0.2
+SWEEPS, SWEEP_S = 100, 0.01  # after so many, whoever is left starts processes faster than they are ended
 
 
 def forks_safely() -> bool:
@@ -34,9 +40,45 @@ def kill_tree(pid: int) -> None:
     if sys.platform == "win32":
         subprocess.run(["taskkill", "/F", "/T", "/PID", str(pid)], capture_output=True, check=False)
         return
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGSTOP)  # so that it starts nothing more meanwhile
+        kill_descendants(pid)
     for kill in (os.killpg, os.kill):  # the latter for one that had no time to make a group of its own
         with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """From now on, what this process's descendants leave behind stays below it; where the system can do that."""
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def kill_descendants(pid: int) -> None:
+    """Everybody below `pid`, whatever group and session they are in, and whoever they start meanwhile."""
+    for _ in range(SWEEPS):
+        if not (found := descendants(pid)):
+            return
+        for each in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(each, signal.SIGKILL)
+        time.sleep(SWEEP_S)
+
+
+def descendants(pid: int) -> list[int]:
+    """Living processes below `pid`, by their process ids; none where there is no /proc."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent, *_ = stat.read_text(errors="replace").rpartition(")")[2].split()
+        except (OSError, ValueError):  # it has just ended
+            continue
+        if state not in "ZX":
+            children.setdefault(int(parent), []).append(int(stat.parent.name))
+    found = [pid]
+    for each in found:
+        found += children.get(each, [])
+    return found[1:]
 
 
 def end_with_parent(parent: int) -> None:
@@ -58,6 +100,7 @@ def watch(parent: int) -> None:
 
 def end_group() -> None:
     """The end of this process at once, with all that it started where it leads a group."""
+    kill_descendants(os.getpid())
     if sys.platform != "win32" and os.getpgid(0) == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(0)

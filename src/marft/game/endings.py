@@ -6,7 +6,14 @@ for nothing it does can bring an ended game back. They pass through it as a Keyb
 
 from __future__ import annotations
 
+import asyncio
+from types import TracebackType
+from typing import TYPE_CHECKING
+
 from marft.types import FaultKind
+
+if TYPE_CHECKING:
+    from marft.game.play import Game
 
 
 class GameOver(BaseException):
@@ -31,3 +38,24 @@ class CutOff(GameOver):
     def __init__(self, before: str, shown: str) -> None:
         super().__init__(before)
         self.before, self.shown = before, shown
+
+
+class Ending:
+    """What escapes from the game's own methods ends it, whatever the workflow makes of it."""
+
+    def __init__(self, game: Game) -> None:
+        self.game = game
+
+    async def __aenter__(self) -> None:
+        if self.game.over is not None:
+            self.game.refused += 1
+            await asyncio.sleep(0)  # a workflow that tries again for ever is left here
+            raise GameOver(str(self.game.over)) from self.game.over
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not isinstance(
+            error, asyncio.CancelledError
+        ):  # a workflow may set its agents a time limit
+            self.game.over = error

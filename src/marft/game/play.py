@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import traceback
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from marft.game.endings import CutOff, GameOver, HostileError, Overflow
+from marft.game.carrying import carried, is_cancelled
+from marft.game.endings import CutOff, Ending, GameOver, HostileError, Overflow
 from marft.game.observation import is_visible, observe
 from marft.game.tools import NO_TOOLS, Call, Tools
 from marft.game.workflows import Workflow
 from marft.game.world import Guarded, World
+from marft.quoting import described, escaped, exact, flaw_of, kind_of, quoted, traced
 from marft.types import (
     MAX_TURNS,
+    BadTask,
     Completion,
     Ended,
     Episode,
@@ -32,6 +33,7 @@ from marft.types import (
     Reward,
     Sampling,
     SpeechError,
+    Stopped,
     Task,
     Turn,
 )
@@ -77,6 +79,8 @@ class Game:
         self.turns: list[Turn] = []
         self.counts: Counter[str] = Counter()
         self.over: BaseException | None = None  # what ended the game, should the workflow have swallowed it
+        self.refused = 0  # calls since then
+        self._ending = Ending(self)
         self._acting = False
         self._world, self._seed, self._replayed, self._base_at = world, seed, replayed, base_at
 
@@ -89,13 +93,14 @@ class Game:
         is said `aside` the environment does not hear. Their turns come back in the order of `names`; the episode
         records them in the team's order. Who calls a tool is told its answer and speaks again.
         """
-        with self._ending():
+        async with self._ending:
             if self._acting:
                 raise MarftError("the workflow calls game.act while another is under way; name both agents in one call")
-            self._check_names(names, sees or ())
+            names, sees = self._checked_names(names, sees)
+            terms = Terms(sees=sees, note=checked("game.act a note", note), aside=aside)
             self._acting = True
             try:
-                return await self._act(names, Terms(sees=sees, note=note, aside=aside))
+                return await self._act(names, terms)
             finally:
                 self._acting = False
 
@@ -144,13 +149,12 @@ class Game:
 
     async def say(self, name: str, text: str) -> Turn:
         """Records what no model said: a vote's result, a referee's ruling. The environment hears it."""
-        with self._ending():
+        async with self._ending:
             if self._acting:
                 raise MarftError("the workflow calls game.say while game.act is under way; await it first")
+            name, text = checked("game.say a name", name), checked("game.say", text)
             if name in self.team:
                 raise MarftError(f"the workflow lets {name!r} say something; only game.act speaks for the team")
-            if not isinstance(text, str):
-                raise MarftError(f"the workflow gives game.say {type(text).__name__}, not str")
             shown = await self._world.shown(name)
             self._check_room(1, before=name, shown=shown)
             turn = self._unspoken(name, text, shown=shown)
@@ -159,17 +163,21 @@ class Game:
 
     async def shown(self, agent: str) -> str:
         """What the environment shows `agent` at this moment."""
-        with self._ending():
+        async with self._ending:
             return await self._world.shown(agent)
 
     async def whose_turn(self) -> str | None:
         """Who acts next, in environments that decide it; None: nobody."""
-        with self._ending():
-            return await self._world.whose_turn()
+        async with self._ending:
+            name = await self._world.whose_turn()
+            if name is not None and name not in self.team:
+                team = ", ".join(self.team)
+                raise HostileError(f"environment.whose_turn names {quoted(name)}; the team has {team}", "raised")
+            return name
 
     async def reward(self) -> Reward:
         """What the present state is worth."""
-        with self._ending():
+        async with self._ending:
             return await self._world.reward()
 
     async def done(self) -> bool:
@@ -178,32 +186,32 @@ class Game:
 
     async def answer(self, turn: Turn) -> Hashable | None:
         """What `turn` answers, for counting votes; None where it answers nothing."""
-        with self._ending():
+        async with self._ending:
             return await self._world.answer(turn.text)
 
     def count(self, what: str) -> None:
         """One more `what` on the episode's counts."""
-        self.counts[what] += 1
+        if not isinstance(what, str):
+            raise MarftError(f"the workflow gives game.count {kind_of(what)}, not str")
+        self.counts[escaped(exact(what))] += 1
 
-    @contextmanager
-    def _ending(self) -> Iterator[None]:
-        """What escapes from the game's own methods ends it, whatever the workflow makes of it."""
-        if self.over is not None:
-            raise GameOver(str(self.over)) from self.over
-        try:
-            yield
-        except asyncio.CancelledError:  # a workflow may set its agents a time limit
-            raise
-        except BaseException as error:
-            self.over = error
-            raise
-
-    def _check_names(self, names: Sequence[str], sees: Sequence[str]) -> None:
+    def _checked_names(
+        self, names: Sequence[str], sees: Sequence[str] | None
+    ) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+        """Who acts and whom they see, as plain texts."""
+        if sees is not None and (isinstance(sees, str) or not isinstance(sees, Collection)):
+            raise MarftError(f"the workflow calls game.act with sees={quoted(sees)}; give it a list of names")
         team = list(self.team)
-        heard = [turn.agent for turn in self.turns]  # also those that game.say spoke for
-        unknown = [name for name in names if name not in team] + [name for name in sees if name not in team + heard]
-        if unknown:
-            raise MarftError(f"the workflow names {unknown[0]!r} in game.act; the team has {', '.join(team)}")
+        heard = [*team, *(turn.agent for turn in self.turns)]  # also those that game.say spoke for
+
+        def known(name: object, those: Sequence[str]) -> str:
+            if isinstance(name, str) and (found := exact(name)) in those:
+                return found
+            raise MarftError(f"the workflow names {quoted(name)} in game.act; the team has {', '.join(team)}")
+
+        return tuple(known(name, team) for name in names), None if sees is None else tuple(
+            known(name, heard) for name in sees
+        )
 
     def _check_room(self, more: int, *, before: str, shown: str) -> None:
         if len(self.turns) + more > MAX_TURNS:
@@ -278,6 +286,11 @@ async def play(
     Turns in `replayed` are played again as they were, and the episode goes on from there: a fork of sample `trunk`.
     Turn `base_at` is spoken by the untrained base in place of the agent's adapter.
     """
+    if isinstance(task, BadTask):
+        return Episode(
+            task=task, sample=sample, turns=(), reward=Reward(team=0.0), ended="failed", fault="raised",
+            error=f"the task {task.id!r} {task.flaw}", trunk=trunk,
+        )  # fmt: skip
     guarded = Guarded(world)
     game = Game(
         task=task, team=team, world=guarded, seed=f"{seed}/{task.id}/{sample}", replayed=replayed, base_at=base_at
@@ -323,14 +336,14 @@ def reward_of_failure(reward: Reward) -> Reward:
 async def carry_out(workflow: Workflow, game: Game) -> CutOff | Overflow | None:
     """The workflow until it is done or the game is over; gives what ended it but is no failure of others."""
     try:
-        await workflow(game)
-    except MarftError:
+        await carried(workflow(game), lambda: game.refused)
+    except (MarftError, Stopped):
         raise
-    except (Exception, GameOver, BaseExceptionGroup) as error:  # the user's code: anything may come
+    except BaseException as error:  # the user's code: anything may come, SystemExit too
+        if isinstance(error, asyncio.CancelledError) and is_cancelled():
+            raise
         if game.over is None:
-            raise HostileError(
-                f"the workflow raised {type(error).__name__}: {error}", "workflow", traceback.format_exc()
-            ) from error
+            raise HostileError(f"the workflow raised {described(error)}", "workflow", traced()) from error
     if game.over is None or isinstance(game.over, CutOff | Overflow):
         return game.over
     raise game.over
@@ -350,6 +363,15 @@ def addressed(turn: Turn, call: Call | None) -> Turn:
     else:
         made = replace(turn, completion=replace(turn.completion, text=call.text), to=turn.agent)
     return turn if made == turn else made
+
+
+def checked(what: str, text: object) -> str:
+    """A text of the workflow's; one that no agent could be shown is the episode's failure."""
+    if not isinstance(text, str):
+        raise MarftError(f"the workflow gives {what} {kind_of(text)}, not str")
+    if (flaw := flaw_of(found := exact(text))) is not None:
+        raise HostileError(f"the workflow gives {what} a text that {flaw}", "workflow")
+    return found
 
 
 def check_repeats(recorded: Turn, now: str) -> Turn:

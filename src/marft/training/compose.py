@@ -131,7 +131,10 @@ def assemble(
 
 
 def open_host(env: EnvConfig, lockstep: Lockstep) -> Host:
-    return open_env(env.name, env.settings, deadline=env.deadline, workers=env.workers, lockstep=lockstep)
+    return open_env(
+        env.name, env.settings, deadline=env.deadline, tasks_deadline=env.tasks_deadline, workers=env.workers,
+        lockstep=lockstep,
+    )  # fmt: skip
 
 
 # --- bases and adapters ----------------------------------------------------------------------------------------------

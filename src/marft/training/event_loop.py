@@ -1,22 +1,39 @@
-"""Asynchronous code called from synchronous code, also where an event loop is running already, as in a notebook."""
+"""Asynchronous code called from synchronous code, also where an event loop is running already, as in a notebook.
+
+What runs in it is partly the user's: a workflow may block, swallow what ends it, or raise SystemExit in a task of its own.
+None of this keeps an interrupt from ending it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import signal
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from typing import Any, TypeVar
+from types import FrameType, TracebackType
+from typing import Any, Self, TypeVar
 
 import torch
 
+from marft.escalation import insist, leave_behind
+from marft.types import Stopped
+
 T = TypeVar("T")
+GRACE_S = 3.0  # that cancelled work has to put itself in order
+STUBBORN = (
+    "interrupted; the workflow, or an environment in this process, would not end, so the process was ended; what was "
+    "written is kept"
+)
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns. Without a running event loop this is `asyncio.run`.
+    """What `work` returns, as from `asyncio.run`.
+
+    The first interrupt cancels `work`. Should it not have ended `GRACE_S` later, or should there be a second, `Stopped` is
+    raised wherever it stands; what swallows that as well is ended with the process.
 
     A running loop (a notebook's, a web server's) cannot wait for synchronous code that waits for it. There `work` gets a
     loop in a thread of its own, and the caller waits. A KeyboardInterrupt meanwhile cancels `work`, is raised once it has
@@ -25,8 +42,107 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work)
+        with Interrupts() as interrupts:
+            return run_loop(work, interrupts)
     return run_in_thread(work)
+
+
+class Interrupts:
+    """Ctrl-C while a loop runs in the main thread; elsewhere no signal comes."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self._cancel: Callable[[], object] = lambda: None
+        self._done = threading.Event()
+        self._insisting: threading.Thread | None = None
+        self._before: Any = signal.SIG_IGN
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.getsignal(signal.SIGINT)
+            if callable(self._before):  # neither ignored nor left to the system
+                signal.signal(signal.SIGINT, self._request)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._done.set()
+            if self._insisting is not None:
+                self._insisting.join()  # it may be about to interrupt us once more
+        finally:
+            if callable(self._before):
+                signal.signal(signal.SIGINT, self._before)
+
+    def cancel(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
+        """What the first one does."""
+        self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        if self._done.is_set() and self.requests:
+            return  # it is being heeded
+        if self._before is not signal.default_int_handler:
+            try:
+                self._before(number, frame)
+            except KeyboardInterrupt:
+                pass
+            else:
+                return  # somebody has taken care of it
+        self.requests += 1
+        if self.requests > 1:
+            raise Stopped
+        self._cancel()
+        self._insisting = insist(self._done, after=GRACE_S, line=STUBBORN, code=1)
+
+
+def run_loop(work: Coroutine[Any, Any, T], interrupts: Interrupts) -> T:
+    """`asyncio.run`, but that nothing of the user's can end it, and nothing of the user's can keep it."""
+    loop = asyncio.new_event_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        task = loop.create_task(work)
+        interrupts.cancel(loop, task)
+        result = finished(loop, task)
+    except asyncio.CancelledError:
+        if interrupts.requests:
+            raise Stopped from None
+        raise
+    finally:
+        try:
+            close(loop)
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+    if interrupts.requests:  # it was too late to cancel, or was swallowed
+        raise Stopped
+    return result
+
+
+def finished(loop: asyncio.AbstractEventLoop, task: asyncio.Task[T]) -> T:
+    """The task's result. A SystemExit or KeyboardInterrupt that another task raises ends that task, and not the loop."""
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if isinstance(error, Stopped) or task.done():
+                raise
+
+
+def close(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancels what is left, and leaves behind what does not end."""
+    try:
+        if left := asyncio.all_tasks(loop):
+            for task in left:
+                task.cancel()
+            finished(loop, loop.create_task(asyncio.wait(left, timeout=GRACE_S)))
+        finished(loop, loop.create_task(loop.shutdown_asyncgens()))
+        finished(loop, loop.create_task(loop.shutdown_default_executor()))
+    except Stopped:  # enough time was given
+        pass
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # nobody has to be told
+        leave_behind(task)
 
 
 def run_in_thread(work: Coroutine[Any, Any, T]) -> T:
@@ -47,7 +163,7 @@ def run_in_thread(work: Coroutine[Any, Any, T]) -> T:
         try:
             if device is not None:
                 torch.cuda.set_device(device)  # every thread has a current device of its own, the first at its start
-            done.set_result(asyncio.run(main()))
+            done.set_result(run_loop(main(), Interrupts()))
         except BaseException as error:  # whatever it is, it is raised in the thread that waits
             done.set_exception(error)
 

@@ -10,6 +10,8 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from marft.types import Stopped
+
 WAITS = b"\nmarft: stopping at the end of this iteration; once more stops at once, and loses what came after the last checkpoint\n"
 
 
@@ -62,7 +64,7 @@ class Interruption:
     def check(self) -> None:
         """Heeds a request whose KeyboardInterrupt was lost: Python drops what is raised in the middle of a finalizer."""
         if self.requests and not self.put_off:
-            raise KeyboardInterrupt
+            raise Stopped
 
     def _take(self, number: signal.Signals, handler: Any) -> None:
         """Unless it is taken already, ignored, as in the background of a script, or somebody else's."""
@@ -88,7 +90,7 @@ class Interruption:
             return
         self.requests += 1
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-            raise KeyboardInterrupt
+            raise Stopped
         else:
             signal.raise_signal(signal.SIGINT)
 
@@ -102,7 +104,7 @@ class Interruption:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.requests += 1
         if self.requests > 1:
-            raise KeyboardInterrupt
+            raise Stopped
         with suppress(OSError):
             os.write(2, WAITS)  # print may be what was interrupted
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from marft.config import Config
 from marft.config.section import nearest
+from marft.envs.listing import vetted_task
 from marft.runs.directory import HELD_OUT
 from marft.training.compose import Assembly
 from marft.training.evaluation.benchmarks import seated
@@ -53,7 +54,7 @@ def play_task(
     with seated(config, parts, benchmark or config.env.name, env_of(config, benchmark)) as table:
         tasks = table.host.tasks("test")
         own = None if prompt is None else Task(id=YOURS, prompt=prompt, data=tasks[0].data)
-        chosen = own or find_task(tasks, task)
+        chosen = vetted_task(own or find_task(tasks, task), YOURS)
         [episode] = run_async(table.episodes([Start(task=chosen, sample=sample)], f"{config.seed}/eval"))
         gold = table.host.gold(chosen) if prompt is None else None
     return Replay(episode=episode, gold=gold, benchmark=benchmark)

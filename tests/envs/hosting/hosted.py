@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
@@ -13,6 +14,8 @@ from typing import Any
 
 import marft
 from marft.envs.base import Split
+
+MARK = os.environ.get("LEFT_BEHIND", "left-behind")  # of processes, in their arguments
 
 
 def sleep() -> None:
@@ -34,7 +37,24 @@ def swallow() -> None:
 
 def spawn() -> None:
     """Hangs together with a process that it started."""
-    subprocess.run([sys.executable, "-c", "import time; time.sleep(600)", "left-behind"], check=False)
+    subprocess.run([sys.executable, "-c", "import time; time.sleep(600)", MARK], check=False)
+
+
+def secede() -> None:
+    """Hangs together with a process that it started in a session of its own."""
+    subprocess.run([sys.executable, "-c", "import time; time.sleep(600)", MARK], check=False, start_new_session=True)
+
+
+def haunt() -> None:
+    """Leaves a process behind that has another session, and no parent any more."""
+    if (child := os.fork()) == 0:
+        os.setsid()
+        if os.fork() == 0:
+            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)
+            os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)", MARK])
+        os._exit(0)
+    os.waitpid(child, 0)
 
 
 def fail() -> None:
@@ -58,7 +78,46 @@ class Unpicklable:
         self.held: Callable[[], None] = lambda: None
 
 
-MISCHIEF = {f.__name__: f for f in (sleep, spin, swallow, spawn, fail, leave, vanish, crash)}
+MISCHIEF = {f.__name__: f for f in (sleep, spin, swallow, spawn, secede, haunt, fail, leave, vanish, crash)}
+
+
+class SleepsInAPickle:
+    def __setstate__(self, state: object) -> None:
+        time.sleep(600)
+
+    def __getstate__(self) -> object:
+        return 1
+
+
+class RaisesInAPickle(SleepsInAPickle):
+    def __setstate__(self, state: object) -> None:
+        sys.exit("not me")
+
+
+class HangsInPickling:
+    def __reduce__(self) -> Any:
+        time.sleep(600)
+
+
+class NotPickling:
+    def __reduce__(self) -> Any:
+        sys.exit("not me")
+
+
+class Words(str):
+    """A text that runs code wherever it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return os.getpid, ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    row: str
+    column: str
+
+
+STATES = (SleepsInAPickle, RaisesInAPickle, HangsInPickling, NotPickling)
 
 
 class Obeys(marft.Environment[tuple[str, ...]]):
@@ -77,11 +136,18 @@ class Obeys(marft.Environment[tuple[str, ...]]):
         print("an environment may print what it likes")
         if turn.text == "unpicklable":
             return Unpicklable()
+        for kind in STATES:
+            if turn.text == kind.__name__:
+                return kind()
         MISCHIEF.get(turn.text, lambda: None)()
         return (*state, turn.text)
 
     def observe(self, state: tuple[str, ...], agent: str) -> str:
-        return f"{agent} sees {len(state)}"
+        return Words(agent) if state == ("words",) else f"{agent} sees {len(state)}"
+
+    def answer(self, text: str) -> Any:
+        row, _, column = text.partition("/")
+        return Place("".join(row), column) if column else text.strip() or None
 
     def reward(self, state: tuple[str, ...]) -> marft.Reward:
         return marft.Reward(team=float(len(state)), correct=True)
@@ -101,3 +167,13 @@ class Twice(Exception):
 
     def __init__(self, one: str, two: str) -> None:
         super().__init__(one)
+
+
+class BuildsForEver(Obeys):
+    """In any process but its parent."""
+
+    def __init__(self, parent: int) -> None:
+        super().__init__()
+        if os.getpid() != parent:
+            haunt()
+            sleep()

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,9 +23,10 @@ import pytest
 
 from marft.envs.hosting import InProcess, Pool, open_env
 from marft.envs.hosting.forked import Nursery
+from marft.envs.hosting.sealing import Sealed
 from marft.envs.hosting.spawned import Spawner
 from marft.game.lockstep import Lockstep
-from marft.game.world import Fault
+from marft.game.vetting import Fault
 from marft.types import Completion, MarftError, Reward, Task, Turn
 
 TASK = Task(id="t", prompt="?")
@@ -33,6 +36,11 @@ Open = Callable[..., Pool]
 def turn(text: str) -> Turn:
     said = Completion(text=text, token_ids=(), logprobs=(), finish="stop", version=0)
     return Turn(agent="a", index=0, nth=0, shown="", observation=(), prompt_ids=(), completion=said)
+
+
+def unsealed(given: Any) -> Any:
+    """As a worker would find it: states come to this process sealed."""
+    return pickle.loads(pickle.dumps(given))
 
 
 @pytest.fixture(params=["forked", "spawned"])
@@ -110,7 +118,7 @@ def test_an_episode_is_the_same_as_in_this_process(opened: Open) -> None:
             await host.ask("whose_turn", first),
         ]  # fmt: skip
 
-    found = asyncio.run(story(opened()))
+    found = unsealed(asyncio.run(story(opened())))
     assert found == asyncio.run(story(InProcess(hosted.Obeys(size=3))))
     assert found == [(), ("one",), ("one", "two"), "a sees 1", Reward(team=1.0, correct=True), "x", None]
 
@@ -127,7 +135,7 @@ def test_a_system_that_does_not_fork_safely_gets_plain_processes(lacking: str, m
     with open_env("hosted:Obeys", {}, deadline=20, workers=2, lockstep=Lockstep()) as pool:
         assert isinstance(pool, Pool)
         assert isinstance(pool._workers, Nursery if lacking == "nothing" else Spawner)
-        assert asyncio.run(pool.ask("transition", (), turn("fine"))) == ("fine",)
+        assert unsealed(asyncio.run(pool.ask("transition", (), turn("fine")))) == ("fine",)
 
 
 def test_tasks_are_read_once_and_here(opened: Open) -> None:
@@ -139,20 +147,130 @@ def test_tasks_are_read_once_and_here(opened: Open) -> None:
 def test_workers_outlive_an_event_loop_and_are_used_again(opened: Open) -> None:
     pool = opened(workers=1)
     for _ in range(3):
-        assert asyncio.run(pool.ask("reset", TASK)) == ()
+        assert unsealed(asyncio.run(pool.ask("reset", TASK))) == ()
     assert len(workers(pool)) == 1
 
 
-@pytest.mark.parametrize("mischief", ["sleep", "spin", "swallow", "spawn"])
-def test_what_hangs_is_cut_at_its_deadline_with_all_that_it_started(opened: Open, mischief: str) -> None:
+@pytest.mark.parametrize("mischief", ["sleep", "spin", "swallow", "spawn", "secede"])
+def test_what_hangs_is_cut_at_its_deadline_with_all_that_it_started(mark: bytes, opened: Open, mischief: str) -> None:
     pool = opened(deadline=0.5)
     started = processes(of=os.getpid())
     with pytest.raises(Fault) as caught:
         asyncio.run(pool.ask("transition", (), turn(mischief)))
     assert (caught.value.kind, caught.value.line) == ("late", "took more than 0.5 s (env.deadline)")
-    assert gone([pid for pid in processes(of=1) if b"left-behind" in command(pid)])
-    assert asyncio.run(pool.ask("transition", (), turn("fine"))) == ("fine",)
+    assert gone([pid for pid in processes(of=1) if mark in command(pid)])
+    assert unsealed(asyncio.run(pool.ask("transition", (), turn("fine")))) == ("fine",)
     assert len(processes(of=os.getpid())) <= len(started) + 1
+
+
+def test_what_has_left_its_session_does_not_outlive_the_pool(mark: bytes, opened: Open) -> None:
+    pool = opened(workers=1)
+    asyncio.run(pool.ask("transition", (), turn("haunt")))
+    left = left_behind(mark)
+    pool.close()
+    assert gone(left)
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """What the processes that an environment starts have in their arguments."""
+    mark = f"left-behind-{uuid.uuid4()}"
+    monkeypatch.setenv("LEFT_BEHIND", mark)
+    return mark.encode()
+
+
+def left_behind(mark: bytes) -> list[int]:
+    """The process that an environment has left behind, once there is one."""
+    for _ in range(500):
+        if found := [pid for pid in processes(of=1) if mark in command(pid)]:
+            return found
+        time.sleep(0.02)
+    raise AssertionError("there is none")
+
+
+@pytest.mark.parametrize("lacking", ["", "import socket\ndel socket.send_fds"], ids=["forked", "spawned"])
+@pytest.mark.parametrize("mischief", ["secede", "haunt"])
+def test_what_has_left_its_session_does_not_outlive_a_parent_that_is_killed(
+    mark: bytes, tmp_path: Path, lacking: str, mischief: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"{lacking}\n")
+    script = tmp_path / "parent.py"
+    script.write_text(
+        f"import asyncio, sys\nsys.path.insert(0, {str(Path(hosted.__file__).parent)!r})\n"
+        "import hosted\nfrom marft.envs.hosting import open_env\nfrom marft.game.lockstep import Lockstep\n"
+        "from test_pool import turn\n"
+        "pool = open_env('hosted:Obeys', {}, deadline=600, workers=1, lockstep=Lockstep())\n"
+        f"state = asyncio.run(pool.ask('transition', (), turn({mischief!r})))\n"
+        "asyncio.run(pool.ask('transition', state, turn('spin')))\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with subprocess.Popen([sys.executable, script], env={**os.environ, "PYTHONPATH": path}) as parent:
+        try:
+            left = left_behind(mark)
+        finally:
+            parent.kill()
+    assert gone(left)
+
+
+def test_a_nursery_does_not_outlive_a_parent_that_is_killed_while_it_builds(mark: bytes, tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(
+        f"import os, sys\nsys.path.insert(0, {str(Path(hosted.__file__).parent)!r})\n"
+        "from marft.envs.hosting import open_env\nfrom marft.game.lockstep import Lockstep\n"
+        "open_env('hosted:BuildsForEver', {'parent': os.getpid()}, deadline=9, workers=1, lockstep=Lockstep())\n"
+    )
+    with subprocess.Popen([sys.executable, script]) as parent:
+        try:
+            left = left_behind(mark)
+            ours = processes(of=parent.pid)
+        finally:
+            parent.kill()
+    assert gone([*left, *ours])
+
+
+@pytest.mark.parametrize("state", ["SleepsInAPickle", "RaisesInAPickle"])
+def test_this_process_unpickles_nothing_of_an_environments(opened: Open, state: str) -> None:
+    """The state comes sealed at once, and goes back to a worker, which has a deadline."""
+    pool = opened(deadline=1.0, workers=1)
+    sealed = asyncio.run(pool.ask("transition", (), turn(state)))
+    assert isinstance(sealed, Sealed)
+    with pytest.raises(Fault) as caught:
+        asyncio.run(pool.ask("reward", sealed))
+    assert caught.value.line == (
+        "took more than 1 s (env.deadline)" if state == "SleepsInAPickle" else "raised SystemExit: not me"
+    )
+    assert unsealed(asyncio.run(pool.ask("reset", TASK))) == ()
+
+
+@pytest.mark.parametrize(
+    ("state", "line"),
+    [
+        ("HangsInPickling", "took more than 1 s (env.deadline)"),
+        ("NotPickling", "returned NotPickling, which cannot be pickled: SystemExit: not me"),
+    ],
+)
+def test_a_state_that_does_not_pickle_is_a_fault(opened: Open, state: str, line: str) -> None:
+    with pytest.raises(Fault) as caught:
+        asyncio.run(opened(deadline=1.0).ask("transition", (), turn(state)))
+    assert caught.value.line == line
+
+
+def test_a_text_of_a_class_of_its_own_comes_as_a_plain_one(opened: Open) -> None:
+    shown = asyncio.run(opened().ask("observe", ("words",), "a"))
+    assert (shown, type(shown)) == ("a", str)
+
+
+def test_answers_of_a_class_of_their_own_can_be_counted(opened: Open) -> None:
+    pool = opened(workers=2)
+    one, two, same = (asyncio.run(pool.ask("answer", text)) for text in ("1/1", "1/2", "1/1"))
+    assert len({one, two, same}) == 2
+    assert repr(one) == "Place(row='1', column='1')"
+
+
+def test_a_task_that_cannot_be_pickled_is_a_fault(opened: Open) -> None:
+    for data in ({"x": hosted.NotPickling()}, {"x": lambda: None}):
+        with pytest.raises(Fault, match="was given what cannot be pickled"):
+            asyncio.run(opened().ask("reset", Task(id="t", prompt="?", data=data)))
 
 
 def command(pid: int) -> bytes:
@@ -179,7 +297,7 @@ def test_what_goes_wrong_is_a_fault_and_the_next_question_is_answered(opened: Op
     assert caught.value.kind == "raised"
     assert caught.value.line.startswith(line)
     assert ("hosted.py" in caught.value.trace) == (mischief in ("fail", "leave"))
-    assert asyncio.run(pool.ask("transition", (), turn("fine"))) == ("fine",)
+    assert unsealed(asyncio.run(pool.ask("transition", (), turn("fine")))) == ("fine",)
 
 
 def test_questions_run_at_once_but_no_more_than_there_are_workers(opened: Open) -> None:
@@ -188,7 +306,7 @@ def test_questions_run_at_once_but_no_more_than_there_are_workers(opened: Open) 
     async def many() -> list[tuple[str, ...]]:
         return await asyncio.gather(*(pool.ask("transition", (), turn(str(i))) for i in range(40)))
 
-    assert asyncio.run(many()) == [(str(i),) for i in range(40)]
+    assert unsealed(asyncio.run(many())) == [(str(i),) for i in range(40)]
     assert 1 <= len(workers(pool)) <= 3
 
 
@@ -211,7 +329,7 @@ def test_an_interrupted_play_leaves_no_worker_behind(opened: Open) -> None:
     with pytest.raises(TimeoutError):
         asyncio.run(hasty())
     assert gone(workers(pool))
-    assert asyncio.run(pool.ask("reset", TASK)) == ()
+    assert unsealed(asyncio.run(pool.ask("reset", TASK))) == ()
 
 
 @pytest.mark.parametrize(
@@ -280,7 +398,7 @@ def test_what_cannot_travel_is_a_fault(opened: Open) -> None:
         with pytest.raises(Fault, match="raised") as caught:
             asyncio.run(pool.ask("reward", state))
         assert caught.value.kind == "raised"
-        assert asyncio.run(pool.ask("reset", TASK)) == ()
+        assert unsealed(asyncio.run(pool.ask("reset", TASK))) == ()
 
 
 def test_one_who_gives_up_when_its_turn_has_come_passes_the_place_on(opened: Open) -> None:
@@ -294,7 +412,7 @@ def test_one_who_gives_up_when_its_turn_has_come_passes_the_place_on(opened: Ope
         await first
         return await asyncio.wait_for(third, 10)
 
-    assert asyncio.run(story()) == ()
+    assert unsealed(asyncio.run(story())) == ()
 
 
 def test_an_answer_that_came_while_this_process_was_busy_is_not_late(opened: Open) -> None:
@@ -308,7 +426,7 @@ def test_an_answer_that_came_while_this_process_was_busy_is_not_late(opened: Ope
         time.sleep(1.0)  # a long step of the engine
         return await question
 
-    assert asyncio.run(story()) == ()
+    assert unsealed(asyncio.run(story())) == ()
 
 
 @pytest.mark.parametrize("way", ["forked"], indirect=True)
@@ -326,7 +444,7 @@ def test_a_file_in_the_working_directory_shadows_nothing(
 ) -> None:
     (tmp_path / "socket.py").write_text("raise RuntimeError('shadowed')")
     monkeypatch.chdir(tmp_path)
-    assert asyncio.run(opened().ask("reset", TASK)) == ()
+    assert unsealed(asyncio.run(opened().ask("reset", TASK))) == ()
 
 
 def test_a_deadline_that_would_cut_what_is_right_is_refused() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from marft.envs.checking import about_messages, about_rewards, about_states, about_tasks
 from marft.envs.checking.finding import Breach, Finding
 from marft.envs.checking.subject import SPLITS, Subject, check_methods, find_class
+from marft.envs.processes import adopt_orphans
 
 Send = Callable[[Mapping[str, Any]], None]
 Check = Callable[[Subject], Iterator[Finding]]
@@ -43,6 +44,7 @@ NEEDED = ("class", "methods", "constructor", "tasks")  # where one of these fail
 
 
 def main() -> None:
+    adopt_orphans()
     question = json.load(sys.stdin)
     sys.path[:] = question["path"]
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as pipe:

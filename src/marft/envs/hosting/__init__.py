@@ -5,26 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from marft.envs import make_env
-from marft.envs.hosting.host import Host, InProcess
+from marft.envs import BUILT_IN, make_env
+from marft.envs.hosting.host import NO_LIMITS, Host, InProcess, Limits
 from marft.envs.hosting.pool import Pool
 from marft.game.lockstep import Lockstep
 from marft.references import is_importable
 from marft.types import MarftError
 
-__all__ = ["Host", "InProcess", "Pool", "open_env"]
+__all__ = ["Host", "InProcess", "Pool", "limits_of", "open_env"]
+
+TASKS_DEADLINE = 5  # times that of a call, unless the config says it
 
 
 def open_env(
-    name: str, settings: Mapping[str, Any], *, deadline: float, workers: int | None, lockstep: Lockstep
-) -> Host:
+    name: str, settings: Mapping[str, Any], *, deadline: float, workers: int | None, lockstep: Lockstep,
+    tasks_deadline: float | None = None,
+) -> Host:  # fmt: skip
     """The environment of a config, ready to be played in; whoever opens it closes it.
 
     A class that no other process can import stays in this one: without a deadline, for nobody could cut it off.
     """
-    env = make_env(name, settings)
+    env, limits = make_env(name, settings), limits_of(name, deadline, tasks_deadline)
     if env.light or not is_importable(name):
-        return InProcess(env)
+        return InProcess(env, limits=limits)
     if deadline <= env.patience:
         raise MarftError(f"env.deadline: {name} may rightly take {env.patience:g} s for a call; give it more than that")
-    return Pool(env, name, settings, deadline=deadline, workers=workers, lockstep=lockstep)
+    return Pool(env, name, settings, deadline=deadline, workers=workers, lockstep=lockstep, limits=limits)
+
+
+def limits_of(name: str, deadline: float, tasks_deadline: float | None) -> Limits:
+    """Of what an environment does in this process. Built-in ones download data, which takes as long as it takes."""
+    if name in BUILT_IN:
+        return NO_LIMITS
+    return Limits(tasks=tasks_deadline or TASKS_DEADLINE * deadline, call=deadline)

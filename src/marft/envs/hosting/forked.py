@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pickle
 import socket
 import subprocess
 import sys
@@ -23,11 +22,11 @@ class ForkedWorker:
     def __init__(self, connection: Connection, pid: int) -> None:
         self.connection, self.pid = connection, pid
 
-    async def answer(self, method: str, arguments: tuple[Any, ...], deadline: float) -> Any:
-        """What the environment's method returns; TimeoutError after `deadline` seconds."""
+    async def answer(self, question: bytes, deadline: float) -> bytes:
+        """The reply to a question, packed as it came; TimeoutError after `deadline` seconds."""
         loop = asyncio.get_running_loop()
         arrived = asyncio.Event()
-        self.connection.send_bytes(pickle.dumps((method, arguments)))
+        self.connection.send_bytes(question)
         loop.add_reader(self.connection.fileno(), arrived.set)
         try:
             await asyncio.wait_for(arrived.wait(), deadline)
@@ -36,7 +35,7 @@ class ForkedWorker:
                 raise
         finally:
             loop.remove_reader(self.connection.fileno())
-        return self.connection.recv()
+        return self.connection.recv_bytes()
 
     def kill(self) -> None:
         """It and all that it started."""

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from marft.envs import tasks_of
 from marft.envs.base import Environment, Split
-from marft.game.world import Fault
-from marft.types import Task
+from marft.envs.deadlines import TooLate, within
+from marft.envs.listing import UNREADABLE, tasks_of
+from marft.game.vetting import Fault, fault_of, vetted
+from marft.quoting import described
+from marft.types import BadTask, Stopped, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Seconds that the user's code has in this process: for the tasks of a split, and for any other call; None: all."""
+
+    tasks: float | None
+    call: float | None
+
+
+NO_LIMITS = Limits(tasks=None, call=None)
 
 
 class Host(ABC):
     """An environment that answers questions; close it when nobody plays any more."""
 
-    def __init__(self, env: Environment[Any]) -> None:
-        self.env = env
+    def __init__(self, env: Environment[Any], *, limits: Limits = NO_LIMITS) -> None:
+        self.env, self.limits = env, limits
         self._tasks: dict[Split, Sequence[Task]] = {}
 
     def tasks(self, split: Split) -> Sequence[Task]:
         """The tasks of a split, read once."""
         if split not in self._tasks:
-            self._tasks[split] = tasks_of(self.env, split)
+            self._tasks[split] = tasks_of(self.env, split, deadline=self.limits.tasks, row_deadline=self.limits.call)
         return self._tasks[split]
 
     def gold(self, task: Task) -> str | None:
@@ -32,11 +45,20 @@ class Host(ABC):
 
         An environment that fails to say is quoted in its place: what was played counts all the same.
         """
+        if isinstance(task, BadTask) or type(self.env).gold is Environment.gold:
+            return None
+        late = f"environment.gold took more than {self.limits.call or 0:g} s (env.deadline)"
         try:
-            found = self.env.gold(task)
-        except Exception as error:  # the user's code: anything may come
-            return f"(environment.gold raised {type(error).__name__}: {error})"
-        return None if found is None else str(found)
+            with within(self.limits.call, late):
+                found = self.env.gold(task)
+                gold: str | None = vetted("gold", found if found is None or isinstance(found, str) else str(found))
+                return gold
+        except TooLate:
+            return f"({late})"
+        except Fault as fault:
+            return f"(environment.gold {fault.line})"
+        except UNREADABLE as error:
+            return f"(environment.gold raised {described(error)})"
 
     @abstractmethod
     async def ask(self, method: str, *arguments: Any, last: bool = False) -> Any:
@@ -65,8 +87,10 @@ class InProcess(Host):
     async def ask(self, method: str, *arguments: Any, last: bool = False) -> Any:
         try:
             return getattr(self.env, method)(*arguments)
-        except Exception as error:  # the user's code: anything may come
-            raise Fault("raised", f"raised {type(error).__name__}: {error}", traceback.format_exc()) from error
+        except Stopped:
+            raise
+        except BaseException as error:  # the user's code: anything may come, SystemExit too
+            raise fault_of(error) from error
 
     def close(self) -> None:
         """There is nothing to end."""

@@ -10,19 +10,23 @@ import os
 import signal
 import socket
 import sys
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
 from marft.envs.base import Environment
 from marft.envs.hosting.serving import build, reply
-from marft.envs.processes import end_with_parent
+from marft.envs.processes import PARENT_CHECK_S, adopt_orphans, end_group, end_with_parent, kill_descendants
 
 
 def main(control: socket.socket) -> None:
     """Answers whether the environment could be built with None or one line, and then forks for as long as it is asked."""
+    adopt_orphans()
     first = Connection(os.dup(control.fileno()))
-    env = build(*first.recv())
+    with watching_parent():
+        env = build(*first.recv())
     first.send(env if isinstance(env, str) else None)
     if isinstance(env, str):
         return
@@ -45,10 +49,32 @@ def main(control: socket.socket) -> None:
         control.sendall(worker.to_bytes(8, "big"))
 
 
+@contextmanager
+def watching_parent() -> Iterator[None]:
+    """While an environment is being built nobody sees whether our own socket is closed."""
+    parent, built = os.getppid(), threading.Event()
+
+    def watch() -> None:
+        while not built.wait(PARENT_CHECK_S):
+            if os.getppid() != parent:
+                end_group()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        built.set()
+        watcher.join()  # a process with threads does not fork safely
+
+
 def serve(env: Environment[Any], questions: Connection) -> None:
     while True:
         questions.send_bytes(reply(env, questions.recv_bytes()))
 
 
 if __name__ == "__main__":
-    main(socket.socket(fileno=int(sys.argv[1])))
+    try:
+        main(socket.socket(fileno=int(sys.argv[1])))
+    finally:
+        kill_descendants(os.getpid())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import weakref
 from collections import deque
 from collections.abc import Mapping
@@ -11,11 +12,14 @@ from typing import Any, Protocol
 
 from marft.envs.base import Environment
 from marft.envs.hosting.forked import Nursery
-from marft.envs.hosting.host import Host
+from marft.envs.hosting.host import NO_LIMITS, Host, Limits
+from marft.envs.hosting.sealing import unpacked
 from marft.envs.hosting.spawned import Spawner
 from marft.envs.processes import forks_safely
 from marft.game.lockstep import Lockstep
-from marft.game.world import Fault
+from marft.game.vetting import Fault
+from marft.quoting import described
+from marft.types import Stopped
 
 MOST_WORKERS = 8  # unless the config says how many
 
@@ -23,7 +27,7 @@ MOST_WORKERS = 8  # unless the config says how many
 class Worker(Protocol):
     """A process that answers one question at a time."""
 
-    async def answer(self, method: str, arguments: tuple[Any, ...], deadline: float) -> Any: ...
+    async def answer(self, question: bytes, deadline: float) -> bytes: ...
 
     def kill(self) -> None: ...
 
@@ -49,9 +53,9 @@ class Pool(Host):
 
     def __init__(
         self, env: Environment[Any], name: str, settings: Mapping[str, Any], *, deadline: float, workers: int | None,
-        lockstep: Lockstep,
+        lockstep: Lockstep, limits: Limits = NO_LIMITS,
     ) -> None:  # fmt: skip
-        super().__init__(env)
+        super().__init__(env, limits=limits)
         self.deadline, self.lockstep = deadline, lockstep
         self._workers = make_workers(name, settings)
         self._free = workers or min(MOST_WORKERS, os.cpu_count() or 1)  # how many more may be at work
@@ -89,9 +93,13 @@ class Pool(Host):
                 return
 
     async def _answer(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        question = asked(method, arguments)
         worker = self._idle.pop() if self._idle else await self._workers.start()
         try:
-            answer = await worker.answer(method, arguments, self.deadline)
+            given = unpacked(await worker.answer(question, self.deadline))
+        except Fault:
+            self._idle.append(worker)
+            raise
         except BaseException as error:
             worker.kill()
             match error:
@@ -99,16 +107,24 @@ class Pool(Host):
                     raise Fault("late", f"took more than {self.deadline:g} s (env.deadline)", "") from None
                 case EOFError() | OSError():
                     raise Fault("raised", "ended its process", "") from None
-                case Exception():  # pickle raises what it likes
-                    raise Fault("raised", f"was given, or gave, what cannot be pickled: {error}", "") from error
+                case Exception():  # the environment wrote into our pipe
+                    raise Fault("raised", f"gave what cannot be read: {described(error)}") from error
             raise
         self._idle.append(worker)
-        if isinstance(answer, Fault):
-            raise answer
-        return answer
+        return given
 
     def close(self) -> None:
         self._closing()
+
+
+def asked(method: str, arguments: tuple[Any, ...]) -> bytes:
+    """A question, pickled. What belongs to the user in it is a task's `data`, which may be anything."""
+    try:
+        return pickle.dumps((method, arguments))
+    except Stopped:
+        raise
+    except BaseException as error:  # the user's code: anything may come
+        raise Fault("raised", f"was given what cannot be pickled: {described(error)}") from error
 
 
 def close(workers: Workers, idle: list[Worker]) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pickle
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marft.envs import make_env
 from marft.envs.base import Environment
-from marft.game.world import Fault
+from marft.envs.hosting.sealing import packed, packed_fault
+from marft.game.vetting import Fault, fault_of, vetted
 from marft.types import MarftError
 
 
@@ -24,14 +24,11 @@ def build(name: str, settings: Mapping[str, Any], path: Sequence[str]) -> Enviro
 
 
 def reply(env: Environment[Any], question: bytes) -> bytes:
-    """The pickled answer to a pickled `(method, arguments)`; whatever goes wrong is a Fault."""
+    """The packed answer to a pickled `(method, arguments)`; whatever goes wrong is a Fault."""
     try:
         method, arguments = pickle.loads(question)
-        answer = getattr(env, method)(*arguments)
+        return packed(method, vetted(method, getattr(env, method)(*arguments)))
+    except Fault as fault:
+        return packed_fault(fault)
     except BaseException as error:  # the user's code: anything may come, SystemExit too
-        answer = Fault("raised", f"raised {type(error).__name__}: {error}", traceback.format_exc())
-    try:
-        return pickle.dumps(answer)
-    except Exception as error:  # pickle raises what it likes
-        kind = type(answer).__name__
-        return pickle.dumps(Fault("raised", f"returned {kind}, which cannot be pickled: {error}", ""))
+        return packed_fault(fault_of(error))

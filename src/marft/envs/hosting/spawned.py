@@ -41,9 +41,8 @@ class SpawnedWorker:
         answer = self._answers.get()
         return "its process ended while it was being built" if answer is None else pickle.loads(answer)
 
-    async def answer(self, method: str, arguments: tuple[Any, ...], deadline: float) -> Any:
-        """What the environment's method returns; TimeoutError after `deadline` seconds."""
-        question = pickle.dumps((method, arguments))
+    async def answer(self, question: bytes, deadline: float) -> bytes:
+        """The reply to a question, packed as it came; TimeoutError after `deadline` seconds."""
         loop, arrived = asyncio.get_running_loop(), asyncio.Event()
         self._wake = lambda: loop.call_soon_threadsafe(arrived.set)
         try:
@@ -56,7 +55,7 @@ class SpawnedWorker:
             self._wake = lambda: None
         if (answer := self._answers.get()) is None:
             raise EOFError
-        return pickle.loads(answer)
+        return answer
 
     def kill(self) -> None:
         """It and all that it started."""

@@ -15,10 +15,11 @@ from typing import IO
 
 from marft.envs.hosting.frames import read_frame, write_frame
 from marft.envs.hosting.serving import build, reply
-from marft.envs.processes import end_group
+from marft.envs.processes import adopt_orphans, end_group
 
 
 def main() -> None:
+    adopt_orphans()
     asked, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # an environment reads and prints what it likes, but not our messages
     os.dup2(2, 1)

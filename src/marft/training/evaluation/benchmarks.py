@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from marft.config import Config, EnvConfig
-from marft.envs import make_env, tasks_of
+from marft.envs import make_env
+from marft.envs.hosting import limits_of
+from marft.envs.listing import tasks_of
 from marft.game.lockstep import Lockstep
 from marft.training.compose import Assembly, open_host
 from marft.training.evaluation.settings import eval_settings, with_settings
@@ -42,7 +44,9 @@ def tasks_there(name: str, env: Mapping[str, Any]) -> Sequence[Task]:
     """The held-out tasks of a benchmark where nobody plays yet."""
     with naming(name):
         config = EnvConfig.model_validate(env)
-        return tasks_of(make_env(config.name, config.settings), "test")
+        limits = limits_of(config.name, config.deadline, config.tasks_deadline)
+        made = make_env(config.name, config.settings)
+        return tasks_of(made, "test", deadline=limits.tasks, row_deadline=limits.call)
 
 
 def first(tasks: Sequence[Task], count: int) -> list[Task]:

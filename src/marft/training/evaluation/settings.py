@@ -46,7 +46,7 @@ def benchmarks_of(config: Config) -> dict[str, dict[str, Any]]:
         if "name" not in given and given.get("data") in KNOWN:
             given["name"] = KNOWN[given["data"]].kind
         if given.get("name", own["name"]) != own["name"]:
-            below = {key: own[key] for key in ("deadline", "workers")}
+            below = {key: own[key] for key in ("deadline", "tasks_deadline", "workers")}
         elif given.get("data", own.get("data")) != own.get("data"):
             below = {key: value for key, value in own.items() if key not in OF_DATA}
         found[name] = {**below, **given}
