@@ -9,6 +9,7 @@ import re
 from fractions import Fraction
 
 from marft.envs.grading.latex import tight
+from marft.envs.grading.numerals import in_words
 
 MAX_DIGITS = 200  # of a written number; longer ones are no answer
 MAX_POWER = 600
@@ -19,11 +20,14 @@ DECIMAL = re.compile(SIGNED)
 RATIO = re.compile(rf"([-+]?)(\d*)\\frac\{{({SIGNED})\}}\{{({SIGNED})\}}")
 SLASH = re.compile(rf"\(?({SIGNED})\)?/\(?({SIGNED})\)?")
 SCIENTIFIC = re.compile(rf"({SIGNED})(?:\\cdot10\^\{{?([-+]?\d{{1,3}})\}}?|[eE]([-+]?\d{{1,3}}))")
+REPEATING = re.compile(r"([-+]?)(\d*)\.(\d*?)(?:\\overline\{(\d+)\}|(\d)\5\5+(?:\.{3}|…|\\l?dots))")
 POWER = re.compile(r"([-+]?)(\d{1,6})\^\{?(\d{1,3})\}?")
 
 
 def number(text: str) -> Fraction | None:
     """The value of a written number, None for anything else; digits are bounded."""
+    if text and text[-1].isalpha() or text.endswith("⟫"):
+        return in_words(text)
     text = tight(text)
     while text.startswith("{") and text.endswith("}") and "{" not in text[1:]:
         text = text[1:-1]
@@ -37,6 +41,8 @@ def number(text: str) -> Fraction | None:
         return ratio(found[1], found[2], found[3], found[4])
     if found := SLASH.fullmatch(text):
         return ratio("", "", found[1], found[2])
+    if found := REPEATING.fullmatch(text):
+        return repeating(found[1], found[2], found[3], found[4] or found[5])
     if found := SCIENTIFIC.fullmatch(text):
         return Fraction(found[1]) * Fraction(10) ** int(found[2] or found[3])
     if (found := POWER.fullmatch(text)) and int(found[3]) <= MAX_POWER:
@@ -50,6 +56,13 @@ def ratio(sign: str, whole: str, top: str, bottom: str) -> Fraction | None:
     if Fraction(bottom) == 0 or (whole and top.startswith(("-", "+"))):
         return None
     value = Fraction(whole or 0) + Fraction(top) / Fraction(bottom)
+    return -value if sign == "-" else value
+
+
+def repeating(sign: str, whole: str, fixed: str, period: str) -> Fraction:
+    r"""`0.1\overline{6}` is 1/6; `0.333\ldots` is 1/3."""
+    value = Fraction(int(whole + fixed or 0)) + Fraction(int(period), 10 ** len(period) - 1)
+    value /= 10 ** len(fixed)
     return -value if sign == "-" else value
 
 

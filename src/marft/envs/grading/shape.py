@@ -180,3 +180,11 @@ def split(text: str, separator: re.Pattern[str]) -> list[str]:
             parts.append(text[start : found.start()])
             start = found.end()
     return [*parts, text[start:]]
+
+
+def leaves(shape: Shape) -> Iterator[Leaf]:
+    if isinstance(shape, Leaf):
+        yield shape
+    else:
+        for item in shape.items:
+            yield from leaves(item)
