@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from marft.envs.grading.extract import MAX_ANSWER, MAX_PROMPT, committed
+from marft.envs.grading.extract import MAX_PROMPT, committed
+from marft.envs.grading.found import MAX_ANSWER
 from marft.envs.grading.forms import unfinished
 from marft.envs.grading.latex import clean, key
+from marft.envs.grading.measure import measure_of
 from marft.envs.grading.matching import same
 from marft.envs.grading.question import rewritten, wrapped
 from marft.envs.grading.shape import Leaf, Shape, leaves, read
@@ -29,7 +31,8 @@ def grade(text: str, gold: str, prompt: str = "") -> bool:
     if said is None:
         return False
     answer = read(clean(said))
-    verdict = same(gold_shape, answer, cheap)
+    measure = measure_of(prompt[:MAX_PROMPT])
+    verdict = same(gold_shape, answer, lambda one, other: cheap(one, other, measure))
     if verdict is False or not worked_out(said, answer, wanted, gold_shape, prompt[:MAX_PROMPT]):
         return False
     return verdict is True or (CLIENT.equal(wanted, said) and not in_wrapping(said, wanted, prompt[:MAX_PROMPT]))

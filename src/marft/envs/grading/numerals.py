@@ -19,6 +19,7 @@ PARTS = {
     "half": 2, "halves": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8,
     "ninth": 9, "tenth": 10, "eleventh": 11, "twelfth": 12, "twentieth": 20, "hundredth": 100, "thousandth": 1000,
 }  # fmt: skip
+BASES = {word: n for word, n in SMALL.items() if 2 <= n <= 16}
 SCALE = "|".join(SCALES)
 SCALED = re.compile(rf"([-+]?(?:\d+(?:\.\d*)?|\.\d+))(?:({SCALE})s?)", re.I)
 WORDS = re.compile(r"[a-z]+(?:[- ]+[a-z]+){0,12}")

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from marft.envs.grading.exact import equal_sides, number
+from marft.envs.grading.intervals import as_intervals
 from marft.envs.grading.latex import ROW, SET_CLOSE, SET_OPEN, TEXT_CLOSE, TEXT_OPEN, key
+from marft.envs.grading.numerals import BASES
 from marft.envs.grading.units import split_unit
 
 MAX_DEPTH = 8  # of brackets in brackets; deeper ones are read as plain text
@@ -19,11 +21,15 @@ OPENING, CLOSING = f"([{{{SET_OPEN}", f")]}}{SET_CLOSE}"
 SEPARATOR = re.compile(r"[,;]\s*(?:(?:and|or)(?![A-Za-z]))?|(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])")
 UNION = re.compile(r"\\cup(?![A-Za-z])")
 EQUALS = re.compile(r"(?<![<>!:=])=(?!=)")
-LESS = re.compile(r"<=?|>=?")
 MEMBER = re.compile(r"^[A-Za-z]\s*\\in(?![A-Za-z])")
 THOUSANDS = re.compile(r"(?<![\d,.])(?:\d{1,3}(?:,\d{3})+|[1-9]\d{0,2}(?: \d{3})+)(?![\d,])")
-MATRIX = re.compile(r"\\begin\{([pb]?matrix)\}(.*)\\end\{\1\}")
-VARIABLE = re.compile(r"\\?[A-Za-z]+")
+MATRIX = re.compile(r"\\begin\{((?:[pbB]|small)?matrix)\}(.*)\\end\{\1\}", re.S)
+FRAMED = re.compile(r"[(\[]\s*\\begin\{((?:small)?matrix)\}(.*)\\end\{\1\}\s*[)\]]", re.S)
+# (22)_6, 22_{\text{six}}, 22 (base 6) are 22_{6}
+BASED = re.compile(
+    rf"^\(?(-?[\dA-Z]+)\)?\s*(?:_\s*\{{?\s*{TEXT_OPEN}?\(?\s*|{TEXT_OPEN}?\s*\(?\s*(?:in\s+)?base\s*{TEXT_CLOSE}?\s*)"
+    rf"({'|'.join(BASES)}|\d+)\s*\)?{TEXT_CLOSE}?\s*\}}?\)?{TEXT_CLOSE}?$"
+)
 EITHER_SIGN = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
 GREEK = "alpha|beta|gamma|delta|epsilon|eta|theta|kappa|lambda|mu|nu|rho|sigma|tau|phi|varphi|psi|omega|Delta"
 SYMBOL = rf"(?:[A-Za-z]|[A-Z]{{2}}|\\(?:{GREEK}))(?:_(?:\w|\{{\w{{1,4}}\}}))?'*"
@@ -61,11 +67,14 @@ def read(text: str, depth: int = 0) -> Shape:
         return Leaf(text=text)
     while enclosed(text, "{", "}"):
         text = text[1:-1].strip()
+    text = BASED.sub(lambda found: f"{found[1]}_{{{BASES.get(found[2], found[2])}}}", text)
+    if (intervals := as_intervals(text)) is not None:
+        text = intervals
     text = MEMBER.sub("", text).strip()
     if text.startswith(TEXT_OPEN) and text.find(TEXT_CLOSE) == len(text) - 1:
         inside = read(text[1:-1], depth + 1)
         return replace(inside, words=True) if isinstance(inside, Leaf) else inside
-    if found := MATRIX.fullmatch(text):
+    if found := MATRIX.fullmatch(text) or FRAMED.fullmatch(text):
         return read_matrix(found[2], depth)
     if len(parts := split(text, UNION)) > 1:
         return group("union", parts, depth)
@@ -79,7 +88,7 @@ def read(text: str, depth: int = 0) -> Shape:
     text = THOUSANDS.sub(lambda found: re.sub("[, ]", "", found[0]), text)
     if len(parts := split(text, SEPARATOR)) > 1:
         return group("list", parts, depth)
-    return read_interval(text, depth) or read_value(text, depth)
+    return read_value(text, depth)
 
 
 def group(kind: str, parts: list[str], depth: int) -> Shape:
@@ -100,24 +109,6 @@ def read_matrix(inside: str, depth: int) -> Shape:
     if not rows or len({len(row) for row in rows}) > 1:
         return Leaf(text="")
     return group(f"matrix {len(rows)}×{len(rows[0])}", [cell for row in rows for cell in row], depth)
-
-
-def read_interval(text: str, depth: int) -> Shape | None:
-    """`1 < x <= 2` is (1,2]; `x > 3` is (3,∞). Other relations are left to the algebra."""
-    sides, signs = LESS.split(text), LESS.findall(text)
-    sides = [side.strip() for side in sides]
-    if not 1 <= len(signs) <= 2 or not all(sides) or len({sign[0] for sign in signs}) > 1:
-        return None
-    if signs[0][0] == ">":
-        sides, signs = sides[::-1], signs[::-1]
-    if len(signs) == 1 and VARIABLE.fullmatch(sides[0]) and number(sides[1]) is not None:
-        sides, signs = [r"-\infty", *sides], ["<", *signs]
-    elif len(signs) == 1 and VARIABLE.fullmatch(sides[1]) and number(sides[0]) is not None:
-        sides, signs = [*sides, r"\infty"], [*signs, "<"]
-    if len(signs) != 2 or not VARIABLE.fullmatch(sides[1]):
-        return None
-    kind = ("[" if "=" in signs[0] else "(") + ("]" if "=" in signs[1] else ")")
-    return group(kind, [sides[0], sides[2]], depth)
 
 
 def read_value(text: str, depth: int) -> Shape:
