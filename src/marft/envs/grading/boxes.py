@@ -22,9 +22,9 @@ OPERAND = re.compile(
     rf"[\s$]*(?:{SIGN}|\*\*)[\s$({{]*(?:[-+]?\d|\\boxed|\\[dt]?frac|\\sqrt|\\pi|\()(?!\\circ)|!|[\s$]*\^(?!\s*\{{?\\circ)"
 )
 SCALED = re.compile(rf"[\s$]*(?:\\\))?[\s$]*(?:\\text\s*\{{\s*)?({SCALE})s?\b(?! of a)", re.I)
-UNARY_MINUS = re.compile(r"(?:[=$(,]\s*[-−]\s*|(?:^|\s)[-−])$")
+UNARY_MINUS = re.compile(r"(?:[=$(,]\s*[-−]\s*|(?:^|\s)[-−])\Z")
 COEFFICIENT = re.compile(
-    r"(?:\\(?:sqrt|frac|[dtc]frac|log|ln|sin|cos|tan|lvert|vert|overline)\s*\{?|\d|\||[\d)}]\s*(?:\\cdot|\\times|[*×·])\s*)$"
+    r"(?:\\(?:sqrt|frac|[dtc]frac|log|ln|sin|cos|tan|lvert|vert|overline)\s*\{?|\d|\||[\d)}]\s*(?:\\cdot|\\times|[*×·])\s*)\Z"
 )
 
 
@@ -75,7 +75,7 @@ def in_place(tail: str, chain: Sequence[Found], text: str) -> str | None:
     before, end = tail[max(0, chain[0].start - 40) : chain[0].start], chain[-1].end
     if OPERAND.match(tail, end) or COEFFICIENT.search(before):
         return None
-    if UNARY_MINUS.search(before) and not re.search(r"(?:^|\n)\s*[-−]\s*$", before):
+    if UNARY_MINUS.search(before) and not re.search(r"(?:^|\n)\s*[-−]\s+\Z", before):
         text = f"-{text}" if re.fullmatch(r"[\w.\\]+(?:\{\w+\}){0,2}", text) else f"-({text})"
     scaled = SCALED.match(tail, end)
     return f"{text} {scaled[1]}" if scaled and not re.search(SCALE, text) else text

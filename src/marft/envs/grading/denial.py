@@ -11,7 +11,7 @@ REFUSED = (
     r"\b(?:wrong(?:ly)?|in(?:correct|accurate|valid)(?:ly)?|false(?:ly|hood)?|untrue|mistaken(?:ly)?|erroneous(?:ly)?"
     r"|impossible|unlikely|refute[ds]?|reject(?:ed|s)?|den(?:y|ied|ies)|exclude[ds]?|ruled? out|rules out|disprove[dns]?"
     r"|contradict(?:ed|s|ory|ion)?|discard(?:ed|s)?|dismiss(?:ed|es)?|eliminate[ds]?|a lie|nonsense|kidding|joking"
-    r"|except(?:ing)?|unless|anything but|other than|rather than|instead of|far from|nowhere near|opposite of|doubt(?:s|ful)?"
+    r"|except(?:ing)?|unless|anything but|other than|rather than|instead of|far from|nowhere near|opposite of|(?<!no )doubt(?:s|ful)?"
     r"|retract(?:ed)?|withdrawn?|disagrees?|fails?|absurd|bogus|nope|too (?:big|small|large|low|high|many|few|much|little))\b"
 )
 COMPARED = (
@@ -46,6 +46,9 @@ BEFORE_BOX = re.compile(
     r"[\s$*\\(\[:=]*$",
     re.I,
 )
+NUMBER_DENIED = re.compile(
+    rf"{NEGATED}|{CONTRACTED}|{REFUSED}|{COMPARED}\s+(?:the\s+)?\$?$|\b(?:if|suppose|supposing|assume|whether|imagine)\b", re.I
+)
 SENTENCE = re.compile(r"(?<=[.!?;])\s+|\n")
 WINDOW = 160  # characters before and behind an answer that are looked at
 
@@ -61,5 +64,7 @@ def denied(tail: str, start: int, end: int, kind: str) -> bool:
     if kind == "label":
         claim = list(CLAIM.finditer(before))
         return bool(claim) and not CONCLUSION.search(before, claim[-1].end())
+    if re.search(r"\b(?:any|every|no)thing but\s+\$?$|\ball but\s+\$?$", before, re.I):
+        return True
     clause = CLAUSE.split(before)[-1]
-    return re.search(rf"{NEGATED}|{CONTRACTED}|{REFUSED}|{COMPARED}\s+(?:the\s+)?\$?$", clause, re.I) is not None
+    return NUMBER_DENIED.search(clause) is not None

@@ -29,6 +29,7 @@ THOUGHT = re.compile(r"</think(?:ing)?>", re.I)
 BETWEEN = re.compile(
     r"(?:[\s$,;.*]|\b(?:and|or|to)\b|…|\\(?:text|mbox)\s*\{\s*(?:and|or|,)?\s*\}|\\[l]?dots\b|\\q?quad\b|\\[,;! ()\[\]])*"
 )
+IN_ONE_BREATH = re.compile(r"[\s$]*(?:,|\b(?:and|or|nor|to)\b|-|–)[\s$]*")
 OR_ELSE = re.compile(
     r"[\s$)\]}\\.,(*]*(?:\b(?:or|alternatively|maybe|perhaps|possibly)\b|\\text\s*\{\s*or\s*\})[\s,]+"
     r"(?:(?:it is|it's|it could be|is|maybe|perhaps|possibly|rather|also|even|just)\s+)*[-$\\\d]",
@@ -44,15 +45,28 @@ def committed(text: str, prompt: str = "", bare_number: bool = True) -> str | No
     for find in (tags, boxes, labels, numbers, conclusions) if bare_number else (tags, boxes, labels, conclusions):
         found = list(find(tail))[-MAX_FOUND:]
         kept = [one for one in found if not echoed(tail, one, copied)]
-        said = [one for one in kept if not denied(tail, one.start, one.end, KINDS.get(find, "box"))]
+        said = standing(tail, kept, KINDS.get(find, "box"))
         if said:
-            if find in (boxes, labels) and OR_ELSE.match(tail, said[-1].end):
+            if find in (boxes, labels) and OR_ELSE.match(tail, said[-1].past):
                 return None
             answer = joined(tail, said, find)
             return within(answer) if find is tags and answer is not None else answer
         if kept and find is numbers:
             return None
     return None
+
+
+def standing(tail: str, found: list[Found], kind: str) -> list[Found]:
+    """Those that are not taken back; what denies one denies the next in the same breath: neither 3 nor 4."""
+    kept: list[Found] = []
+    gone = -1  # where the last one that is taken back ends
+    for one in found:
+        follows = gone >= 0 and IN_ONE_BREATH.fullmatch(tail, gone, one.start) is not None
+        if denied(tail, one.start, one.past, kind) or follows:
+            gone = one.end
+        else:
+            kept.append(one)
+    return kept
 
 
 def spoken(text: str) -> str:

@@ -56,7 +56,9 @@ def unfinished(said: Leaf, wanted_leaf: Leaf, prompt: str) -> bool:
     if asked(prompt) & {"decimal", "fraction"} and said.unit == "percent" != wanted_leaf.unit:
         return True
     if number(answer) is not None and number(gold) is not None:
-        return bool(number_faults(answer, prompt) - number_faults(gold, prompt)) or uncomputed(answer, gold)
+        return bool(number_faults(answer, prompt) - number_faults(gold, prompt)) or (
+            wanted_leaf.unit != "percent" and uncomputed(answer, gold)
+        )
     forms = asked(prompt)
     done, wanted = parsed(answer), parsed(gold)
     if not prompt or done is None or wanted is None:
@@ -80,11 +82,9 @@ def is_quotient(text: str) -> bool:
 
 def number_faults(text: str, prompt: str) -> set[str]:
     """What a written number is not, of the forms that are asked for."""
-    forms, text = asked(prompt), tight(text)
+    forms, value, text = asked(prompt), number(text), tight(text)
     ratio, slash = RATIO.fullmatch(text), SLASH.fullmatch(text)
     mixed = ratio is not None and bool(ratio[2])
-    value = number(text)
-    assert value is not None
     found = set()
     if forms & {"fraction", "simplify", "compute"} and is_quotient(text) and not reduced(ratio, slash):
         found.add("not reduced")
@@ -92,7 +92,7 @@ def number_faults(text: str, prompt: str) -> set[str]:
         found.add("power")
     if "decimal" in forms and (is_quotient(text) or mixed):
         found.add("no decimal")
-    if "mixed" in forms and value.denominator > 1 and not mixed:
+    if "mixed" in forms and value is not None and value.denominator > 1 and not mixed:
         found.add("not mixed")
     if "improper" in forms and mixed:
         found.add("mixed")

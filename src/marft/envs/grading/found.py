@@ -16,3 +16,8 @@ class Found:
     end: int
     text: str
     mark: str = ""  # what labels it: #### or words
+    stop: int = -1  # where its words end, if before the end of the line that it takes
+
+    @property
+    def past(self) -> int:
+        return self.end if self.stop < 0 else self.stop

@@ -79,6 +79,7 @@ OVER = re.compile(r"\\over(?![A-Za-z])")
 DOUBLED = re.compile(r"\\(?=\\[A-Za-z])")  # \\\\frac, escaped once too often
 NEEDS_ARGUMENTS = re.compile(r"\\(frac|sqrt|binom)(?![A-Za-z])\s*")
 TOKEN = re.compile(r"\\[A-Za-z]+|[^\s{}\\]")
+MONEY = re.compile(r"^([\s$]*-?)\\\$\s*((?:\d|\{?,\}?\\?!?|\.)*\d)([\s$.]*)$")
 IS_ABOUT = re.compile(r"^(\s*[A-Za-z]?\s*)(?:\\(?:approx|simeq)(?![A-Za-z])|≈)")
 ABOUT = re.compile(r"(?:\\(?:approx|simeq)(?![A-Za-z])|≈).*$", re.S)
 DANGLING = " .,;:?"  # an exclamation mark is a factorial
@@ -89,6 +90,7 @@ UNSAID = re.compile(r"(?<=[\w)}\]'!])·(?=[A-Za-z({|\\])(?!(?<=\d·)\\frac)")  #
 
 def clean(text: str) -> str:
     """An answer in our one spelling, spaces kept where they may matter."""
+    text = MONEY.sub(r"\1\2\\text{ dollars}\3", text)
     text = ABOUT.sub(" ", IS_ABOUT.sub(r"\1=", text))  # what is exact stands before the ≈
     return brace_arguments(respell(text)).strip().rstrip(DANGLING).lstrip(" :=").strip()
 

@@ -10,7 +10,7 @@ from itertools import product
 from marft.envs.grading.exact import equal_sides, number
 from marft.envs.grading.intervals import as_intervals
 from marft.envs.grading.latex import ROW, SET_CLOSE, SET_OPEN, TEXT_CLOSE, TEXT_OPEN, key
-from marft.envs.grading.numerals import BASES
+from marft.envs.grading.numerals import BASES, in_words
 from marft.envs.grading.units import split_unit
 
 MAX_DEPTH = 8  # of brackets in brackets; deeper ones are read as plain text
@@ -85,6 +85,8 @@ def read(text: str, depth: int = 0) -> Shape:
                 return group("list" if opening == SET_OPEN else opening + closing, parts, depth)
             if opening + closing in ("()", SET_OPEN + SET_CLOSE) and inside_text.strip():
                 return read(inside_text, depth + 1)
+    if in_words(text) is not None:  # one hundred and five is no list
+        return Leaf(text=text)
     text = THOUSANDS.sub(lambda found: re.sub("[, ]", "", found[0]), text)
     if len(parts := split(text, SEPARATOR)) > 1:
         return group("list", parts, depth)

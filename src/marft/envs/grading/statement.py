@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from marft.envs.grading.boxes import BOX, OPERATOR
 from marft.envs.grading.found import MAX_ANSWER, MAX_FOUND, Found
 from marft.envs.grading.numerals import SCALE
-from marft.envs.grading.units import ANOTHER_VALUE, changed_behind
+from marft.envs.grading.units import ANOTHER_VALUE, NAMES, changed_behind
 
 LABEL = re.compile(
     r"####|(?<![A-Za-z])(?:answers?|ans(?=[.:\s])|(?:correct|right|best)\s+(?:option|choice|statement|response))\b\.?"
@@ -55,6 +55,11 @@ PROSE = re.compile(r"[\w\s.,;:!?%°'\"()*$€£¥#+=/~<>&|@×·−–—“”�
 DELIMITED = re.compile(r"\\\(|\\\)|\\\[|\\\]|\*\*|`|(?<![\d\w])_{1,2}(?=\d)|(?<=\d)_{1,2}(?!\w)")
 IN_DOLLARS = re.compile(r"\$([^$\n]{1,60})\$")
 BETWEEN_NUMBERS = re.compile(rf"\s*{OPERATOR}\s*\$?\s*", re.I)
+IGNORANT = re.compile(
+    r"\b(?:cannot|can['’]?t|couldn['’]?t|unable to|could not|can not|fail(?:ed)? to) (?:answer|solve|tell|say|determine|find)"
+    r"|\b(?:do not|don['’]?t|not) know\b|\bno idea\b|\bnot sure\b|\bunsure\b|\bI give up\b",
+    re.I,
+)
 ONLY = re.compile(r"[^\s.!?]{1,60}(?: [^\s.!?]{1,20}){0,8}")
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
 CONCLUDES = re.compile(
@@ -81,10 +86,10 @@ def behind_labels(tail: str) -> Iterator[Found]:
         end = tail.find("\n", at)
         line = tail[at : min(end if end >= 0 else len(tail), at + MAX_ANSWER + 1)]
         display = tail.startswith((r"\[", "$$"), at)
-        inside = first_statement(tail[at : at + MAX_ANSWER] if display else line)
+        inside, length = first_statement(tail[at : at + MAX_ANSWER] if display else line)
         if BOX.sub("", inside).strip(" $*_.,:{}\"'`"):
             mark = "####" if found[0] == "####" else "answer"
-            yield Found(start=found.start(), end=at + len(line), text=inside, mark=mark)
+            yield Found(start=found.start(), end=at + len(line), text=inside, mark=mark, stop=at + length)
 
 
 def before_labels(tail: str) -> Iterator[Found]:
@@ -96,13 +101,18 @@ def formula_of(found: re.Match[str]) -> str:
     return next(text for name, text in found.groupdict().items() if name in "abcd" and text is not None)
 
 
-def first_statement(line: str) -> str:
-    """What a label labels: the formula that follows it unless the answer goes on behind, else up to the sentence's end."""
-    line = line[filler.end() :] if (filler := FILLER.match(line)) else line
+def first_statement(line: str) -> tuple[str, int]:
+    """What a label labels, and where it ends: the formula that follows unless the answer goes on behind it, else all up to
+    the sentence's end."""
+    skipped = filler.end() if (filler := FILLER.match(line)) else 0
+    line = line[skipped:]
     if (found := MATH.match(line)) and not GOES_ON.match(found["rest"]) and not changed_behind(found["rest"]):
-        return formula_of(found)
+        return formula_of(found), skipped + found.start("rest")
     ended = SENTENCE_END.search(line)
-    return (line[: ended.start()] if ended else line).strip("\"'`* ")
+    text = line[: ended.start()] if ended else line
+    if text.count("}") > text.count("{"):  # of JSON
+        text = text.rstrip(" }")
+    return text.strip("\"'`* “”"), skipped + len(text)
 
 
 def last_line(tail: str) -> tuple[int, str]:
@@ -115,7 +125,7 @@ def numbers(tail: str) -> Iterator[Found]:
     """Numbers of the last line, where that is prose and no formula."""
     start, line = last_line(tail)
     line = unwrapped(line)
-    if not PROSE.fullmatch(line):
+    if not PROSE.fullmatch(line) or IGNORANT.search(line):
         return
     found = list(BARE.finditer(line))[-MAX_FOUND:]
     for n, one in enumerate(found):
@@ -123,6 +133,8 @@ def numbers(tail: str) -> Iterator[Found]:
         text = line[found[n - 1].start() : one.end()] if joined_on else one[0]
         if changed_behind(line[one.end() :]):
             text = line[one.start() :]
+        elif (unit := re.match(r"\s+([A-Za-z]{3,})\b(?! per)", line[one.end() :])) and unit[1].lower() in NAMES:
+            text += unit[0]
         yield Found(start=start + one.start(), end=start + one.end(), text=text)
 
 

@@ -78,11 +78,12 @@ IN_TEXT = re.compile(rf"\s*{TEXT_OPEN}\s*[-,]?\s*({WORDS})\s*{TEXT_CLOSE}?\s*(?:
 BEHIND_NUMBER = re.compile(rf"(?<=[\d}}.)])\s*-?({WORDS})$")
 SIGN = re.compile(r"\s*([°%¢€£¥])$")
 BEFORE = re.compile(r"^(-?)\s*(?:([€£¥])|(?:USD?|EUR|GBP)\s)\s*(?=[\d.])")
-ORDINAL = re.compile(rf"(?<=\d)\s*(?:\^\s*\{{?)?{TEXT_OPEN}?\s*(?:st|nd|rd|th)\s*{TEXT_CLOSE}?\s*\}}?(?![A-Za-z])")
+HALF = re.compile(rf"(?<=\d)\s*{TEXT_OPEN}?\s*([aApP])\.?\s?[mM]\.?\s*{TEXT_CLOSE}?$")  # of a day
+ORDINAL = re.compile(rf"(?<=\d)\s*(?:\^\s*\{{?\s*)?{TEXT_OPEN}?\s*(?:st|nd|rd|th)\s*{TEXT_CLOSE}?\s*\}}?(?![A-Za-z])")
 POWERS = {"square": "2", "sq": "2", "squared": "2", "cubic": "3", "cu": "3", "cubed": "3"}
 NUMERALS = (
     "zero|one|two|three|four|five|six|seven|eight|nine|tens?|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen"
-    rf"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|(?:{SCALE})(?:s|th|ths)?|\w*illions?|googols?|lacs?"
+    rf"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|(?:{SCALE})(?:s|th|ths)?|\w*illions?|googols?|lacs?|bn|mn|mln|bln|tn"
     "|half|halves|thirds?|quarters?|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf)ths?|(?:\\w+-?)?folds?"
     "|couples?|pairs?|trios?|quartets?"
 )
@@ -130,6 +131,8 @@ def split_unit(text: str, is_number: bool = False) -> tuple[str, str]:
     Plain words are units behind a bare number, or when they are known: `2xy` keeps its letters.
     """
     text = ORDINAL.sub("", text).strip()
+    if found := HALF.search(text):
+        return text[: found.start()].strip(), f"{found[1].lower()}m"
     if found := BEFORE.match(text):
         return f"{found[1]}{text[found.end() :]}", NAMES.get(found[2] or "usd", "")
     if found := SIGN.search(text):

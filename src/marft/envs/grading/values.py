@@ -60,7 +60,8 @@ def same_time(gold: Leaf, time: int, answer: Leaf) -> bool:
         return key(gold.text) == key(answer.text) and answer.unit == gold.unit
     if other is None:
         return key(gold.text) == key(answer.text)
-    return other == time or (bool(gold.unit) != bool(answer.unit) and other % 720 == time % 720 and max(other, time) < 780)
+    unsaid = other if gold.unit else time
+    return other == time or (bool(gold.unit) != bool(answer.unit) and other % 720 == time % 720 and unsaid < 780)
 
 
 def same_base(written: tuple[str, str], answer: Leaf, measure: Measure) -> bool:
