@@ -107,6 +107,11 @@ WRONG_NUMBERS: dict[str, tuple[str, ...]] = {
     "half intervals": (r"\boxed{{({n}, \infty)}}", r"\boxed{{[{n}, {n}]}}", r"\boxed{{(-\infty, {n})}}"),
     "sentence about others": ("It takes {n} minus {m} days", "He has {m} less than {n}", "There are {n} fewer than {m}"),
 }  # fmt: skip
+DENIALS = (
+    "is not", "isn't", "cannot be", "never", "no longer", "neither", "does not equal", "wrong behind", "not the answer",
+    "not true that", "doubt", "if", "anything but", "ruled out", "rejected", "denied behind a label", "at least", "more than",
+)  # fmt: skip
+DENIED = tuple(message for kind in DENIALS for message in WRONG_NUMBERS[kind])
 WRONG: dict[str, tuple[tuple[str, ...], ...]] = {
     "percent for a number": (("0.5", r"\boxed{0.5\%}"), ("0.25", "Answer: 0.25%"), ("18", r"\boxed{18\%}", EGGS), ("4", "Answer: 4 percent", PLAIN),
                              ("18", "So it is 18%", EGGS), (r"\frac{1}{2}", r"\boxed{\frac12\%}"), ("0.5", r"\boxed{0.5\text{ percent}}")),

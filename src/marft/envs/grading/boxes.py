@@ -17,7 +17,7 @@ SIGN = (
 OPERATOR = (
     rf"(?:{SIGN}|\b(?:to|through|thru|until|plus|minus|times|over|by|of|x|vs|versus|per|divided by|multiplied by|mod|out of)\b)"
 )
-JOINS = re.compile(rf"[\s$]*(?:\\[()\[\]])?[\s$]*{OPERATOR}[\s$]*(?:\\[()\[\]])?[\s$]*")
+JOINS = re.compile(rf"[\s$]*(?:\\[()\[\]])?[\s$]*(?:{OPERATOR}|[=<>.]|\\?%|\\(?:ne|le|ge)q?(?![A-Za-z]))?[\s$]*(?:\\[()\[\]])?[\s$]*")
 OPERAND = re.compile(
     rf"[\s$]*(?:{SIGN}|\*\*)[\s$({{]*(?:[-+]?\d|\\boxed|\\[dt]?frac|\\sqrt|\\pi|\()(?!\\circ)|!|[\s$]*\^(?!\s*\{{?\\circ)"
 )

@@ -61,14 +61,10 @@ class Reader:
         return tree
 
     def listing(self, end: str) -> Tree:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise Unreadable
         items = [self.relation(end)]
         while self.next in (",", ";") and self.next != end:
             self.take()
             items.append(self.relation(end))
-        self.depth -= 1
         return items[0] if len(items) == 1 else (",", *items)
 
     def relation(self, end: str) -> Tree:
@@ -137,9 +133,17 @@ class Reader:
         return self.base()
 
     def base(self) -> Tree:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise Unreadable
+        tree = self.operand()
+        self.depth -= 1
+        return tree
+
+    def operand(self) -> Tree:
         token = self.take()
         if token in CLOSES:
-            inside = self.listing(CLOSES[token]) if self.next not in (")", "]", "}", SET_CLOSE) else ""
+            inside = self.listing(CLOSES[token])
             closing = self.take()
             if closing not in (")", "]", "}", SET_CLOSE):
                 raise Unreadable
@@ -177,7 +181,9 @@ class Reader:
         else:
             while self.next and re.fullmatch(r"[\d.]+|[A-Za-z]'*|\\(?:frac|sqrt|pi|theta|alpha|beta)", self.next):
                 arguments.append(self.power(""))
-        inner: Tree = ("*", *arguments) if len(arguments) != 1 else arguments[0]
+        if not arguments:
+            raise Unreadable
+        inner: Tree = ("*", *arguments) if len(arguments) > 1 else arguments[0]
         return ("call", name, *extra, inner)
 
 

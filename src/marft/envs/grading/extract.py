@@ -17,7 +17,7 @@ from marft.envs.grading.found import MAX_ANSWER, MAX_FOUND, Found
 from marft.envs.grading.latex import clean
 from marft.envs.grading.shape import read
 from marft.envs.grading.statement import conclusions, labels, numbers
-from marft.envs.grading.values import render
+from marft.envs.grading.values import is_number, render
 
 TAIL = 20_000  # characters at the end of a message in which its answer must stand
 MAX_PROMPT = 100_000  # characters of a prompt that copies are looked for in
@@ -94,6 +94,8 @@ def joined(tail: str, found: list[Found], find: Callable[[str], Iterator[Found]]
         chain.insert(0, earlier)
     if any(len(f.text) > MAX_ANSWER for f in chain):
         return None
+    if find is boxes and chain[-1].text.rstrip().endswith("?"):
+        return None
     distinct = {form(clean(f.text)): f.text for f in chain}
     text = ", ".join(distinct.values())
     if expression:
@@ -104,7 +106,7 @@ def joined(tail: str, found: list[Found], find: Callable[[str], Iterator[Found]]
 def form(text: str) -> str:
     """The same for answers that differ in spelling or order only, as people say one answer in two ways."""
     tree = parsed(text)
-    return render(read(text)) if tree is None or isinstance(tree, str) else repr(written(tree))
+    return render(read(text)) if tree is None or is_number(text) else repr(written(tree))
 
 
 def echoed(tail: str, found: Found, copied: str) -> bool:

@@ -40,6 +40,7 @@ TREE_FAULTS = {
     "expand": {"product of sums", "power of a sum", "like terms", "repeated factor", "sum of numbers", "product of numbers"},
     "factor": {"sum", "content"},
 }  # fmt: skip
+OVER_ONE = re.compile(r"(?:/|\}\{)\s*1\}?$")
 INTEGER = re.compile(r"-?\d{1,30}")
 GIVEN = re.compile(r"(?<![\w.])\d{0,30}\.\d{1,30}(?![\w.]*\d)")
 MAX_ROOT = 10**9  # under a root, for its square factors to be looked for
@@ -72,7 +73,7 @@ def unfinished(said: Leaf, wanted_leaf: Leaf, prompt: str) -> bool:
 
 def uncomputed(answer: str, gold: str) -> bool:
     """A quotient where the gold is a whole number: 36/2 is not yet 18."""
-    return bool(DECIMAL.fullmatch(tight(gold))) and "." not in gold and is_quotient(answer)
+    return bool(DECIMAL.fullmatch(tight(gold))) and "." not in gold and is_quotient(answer) and not OVER_ONE.search(answer)
 
 
 def is_quotient(text: str) -> bool:
@@ -107,7 +108,7 @@ def reduced(ratio: re.Match[str] | None, slash: re.Match[str] | None) -> bool:
     top, bottom = ratio.group(3, 4) if ratio else slash.group(1, 2) if slash else ("", "")
     if not INTEGER.fullmatch(top) or not INTEGER.fullmatch(bottom):
         return False
-    return math.gcd(int(top), int(bottom)) == 1 and abs(int(bottom)) > 1
+    return math.gcd(int(top), int(bottom)) == 1
 
 
 def stands_alone(text: str, prompt: str) -> bool:

@@ -71,6 +71,11 @@ SPELLINGS = tuple(
         (r"\*", r"\\cdot "),
         (r"(?<=\d)\s+([1-9]\d*)\s*/\s*(\d+)(?!\d)", r"\\frac{\1}{\2}"),  # 3 1/2
         (rf"{TEXT_OPEN}\s*(and|or)\s*{TEXT_CLOSE}", r" \1 "),
+        (rf"{SET_OPEN}\s*{SET_CLOSE}", r"\\emptyset "),
+        (rf"^\s*{TEXT_OPEN}\s*(?i:(?:the |our |my |final |correct )*(?:answer|result|solution)(?: is)?)\s*[:=]?\s*{TEXT_CLOSE}", " "),
+        (rf"^\s*{TEXT_OPEN}?\s*(?i:minus|negative)\s*{TEXT_CLOSE}?\s*(?=[\d.]|\\frac)", "-"),
+        (r"^\s*(?:\\(?:therefore|implies|Rightarrow|Longrightarrow|rightarrow)(?![A-Za-z])|[∴⇒→⟹])", " "),
+        (r"(?<=\.)(\d*)\((\d+)\)", r"\1\\overline{\2}"),  # 0.(3)
         (r"\s+", " "),
     )
 )

@@ -19,6 +19,7 @@ MAX_SIGNS = 3  # of ± in one value
 
 OPENING, CLOSING = f"([{{{SET_OPEN}", f")]}}{SET_CLOSE}"
 SEPARATOR = re.compile(r"[,;]\s*(?:(?:and|or)(?![A-Za-z]))?|(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])")
+EITHER = re.compile(r"(?<![\\A-Za-z])or(?![A-Za-z])")
 UNION = re.compile(r"\\cup(?![A-Za-z])")
 EQUALS = re.compile(r"(?<![<>!:=])=(?!=)")
 MEMBER = re.compile(r"^[A-Za-z]\s*\\in(?![A-Za-z])")
@@ -76,6 +77,8 @@ def read(text: str, depth: int = 0) -> Shape:
         return replace(inside, words=True) if isinstance(inside, Leaf) else inside
     if found := MATRIX.fullmatch(text) or FRAMED.fullmatch(text):
         return read_matrix(found[2], depth)
+    if r"\infty" in text and len(parts := split(text, EITHER)) > 1 and all(is_bracketed(part) for part in parts):
+        return group("union", parts, depth)
     if len(parts := split(text, UNION)) > 1:
         return group("union", parts, depth)
     for opening, closing in product(f"([{SET_OPEN}", f")]{SET_CLOSE}"):
@@ -83,7 +86,7 @@ def read(text: str, depth: int = 0) -> Shape:
             inside_text = text[1:-1]
             if len(parts := split(inside_text, SEPARATOR)) > 1:
                 return group("list" if opening == SET_OPEN else opening + closing, parts, depth)
-            if opening + closing in ("()", SET_OPEN + SET_CLOSE) and inside_text.strip():
+            if opening + closing in ("()", "[]", SET_OPEN + SET_CLOSE) and inside_text.strip():
                 return read(inside_text, depth + 1)
     if in_words(text) is not None:  # one hundred and five is no list
         return Leaf(text=text)
@@ -99,7 +102,14 @@ def group(kind: str, parts: list[str], depth: int) -> Shape:
     items = tuple(read(part, depth + 1) for part in parts)
     if kind == "list":  # x = 1, ±2 is a list of three
         items = tuple(i for item in items for i in (item.items if is_list(item) else (item,)))  # type: ignore[union-attr]
+        values = {number(item.text) if isinstance(item, Leaf) else None for item in items}
+        if len(values) == 1 and None not in values:  # 18, or eighteen
+            return items[0]
     return Group(kind=kind, items=items)
+
+
+def is_bracketed(text: str) -> bool:
+    return any(enclosed(text.strip(), opening, closing) for opening, closing in product("([", ")]"))
 
 
 def is_list(shape: Shape) -> bool:

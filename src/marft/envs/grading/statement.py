@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from marft.envs.grading.boxes import BOX, OPERATOR
 from marft.envs.grading.found import MAX_ANSWER, MAX_FOUND, Found
-from marft.envs.grading.numerals import SCALE
+from marft.envs.grading.numerals import SCALE, in_words
 from marft.envs.grading.units import ANOTHER_VALUE, NAMES, changed_behind
 
 LABEL = re.compile(
@@ -37,24 +37,24 @@ FILLER = re.compile(
 SENTENCE_END = re.compile(
     r"(?<!\b[ap])(?<!\b[ap]\.m)\.(?=\s|$)|[!?](?=[*_]*(?:\s*$|\s+[A-Z]))"
     r"|,?\s(?:because|since|which|where|when|as|so|for|thus|hence|after|once|given|using|by)\s"
-    r"|,\s*(?:not|rather than|as|i\.e\.|that is|assuming|rounded|measured|obtained|found)\s"
+    r"|,\s*(?:not|rather than|as|i\.e\.,?|that is,?|assuming|rounded|measured|obtained|found)\s"
     r"|\s[—–]{1,3}\s*(?=[A-Za-z])|\s-{1,3}\s+(?=[A-Za-z])|;\s*(?=[A-Za-z]{3})(?!and\b)"
-    r"|\s\((?=[a-z]{3,}\s)(?!or\b|and\b|not\b|mod\b|wrong)|\s*(?:</?[a-z_]+>|<\|)|\s*\[(?=[a-z]{3})|\s//|\s%%"
+    r"|\s\((?=[a-z]{3,}[\s)-])(?!or\b|and\b|not\b|mod\b|wrong)|\s*(?:</?[a-z_]+>|<\|)|\s*\[(?=[a-z]{3})|\s//|\s%%"
 )
 GOES_ON = re.compile(
-    rf"\s*(?:(?:,|;|and\b|or\b)\s*(?:and\b|or\b)?\s*[-$\\\d(\[]|{ANOTHER_VALUE}|(?:squared|cubed|{SCALE})\b|{OPERATOR}\s*[$\\\d(])",
+    rf"\s*(?:(?:,|;|and\b|or\b)\s*(?:and\b|or\b)?\s*[-$\\\d(\[]|{ANOTHER_VALUE}|(?:squared|cubed|{SCALE})\b|=|{OPERATOR}\s*[$\\\d(])",
     re.I,
 )
 DOLLARS = re.compile(r"\\\$")
 BARE = re.compile(
-    r"(?<![\w.,/^])[-−]?\$?(?:\d{1,40}(?:,\d{3}){0,12}(?:\.\d{1,40})?|\.\d{1,40})(?:/\d{1,40})?%?"
-    r"(?![\w/^]|!\s*[a-z\d!=+*/-]|[.,:]\d)"
+    r"(?<![\w.,/^])(?<!\d:)[-−]?\$?(?:\d{1,40}(?:,\d{3}){0,12}(?:\.\d{1,40})?|\.\d{1,40})(?:/\d{1,40})?%?"
+    r"(?![\w/^]|!\s*[a-z\d!=+*/-]|[.,:]\d|\+(?:\s|$)|\?)"
     rf"(?:\s+(?:{SCALE})s?\b(?!-))?",
 )
-PROSE = re.compile(r"[\w\s.,;:!?%°'\"()*$€£¥#+=/~<>&|@×·−–—“”‘’…✓✔✅→≈-]*", re.ASCII)
+PROSE = re.compile(r"[\w\s.,;:!?%°'\"()*$€£¥#+=/~<>&|@×·−–—“”‘’…✓✔✅→≈∴⇒⟹-]*", re.ASCII)
 DELIMITED = re.compile(r"\\\(|\\\)|\\\[|\\\]|\*\*|`|(?<![\d\w])_{1,2}(?=\d)|(?<=\d)_{1,2}(?!\w)")
 IN_DOLLARS = re.compile(r"\$([^$\n]{1,60})\$")
-BETWEEN_NUMBERS = re.compile(rf"\s*{OPERATOR}\s*\$?\s*", re.I)
+BETWEEN_NUMBERS = re.compile(rf"\s*(?:{OPERATOR}|in|for every)\s*\$?\s*", re.I)
 IGNORANT = re.compile(
     r"\b(?:cannot|can['’]?t|couldn['’]?t|unable to|could not|can not|fail(?:ed)? to) (?:answer|solve|tell|say|determine|find)"
     r"|\b(?:do not|don['’]?t|not) know\b|\bno idea\b|\bnot sure\b|\bunsure\b|\bI give up\b",
@@ -62,6 +62,7 @@ IGNORANT = re.compile(
 )
 ONLY = re.compile(r"[^\s.!?]{1,60}(?: [^\s.!?]{1,20}){0,8}")
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
+OPTION = re.compile(r"\W*(?:option|choice)\s+\(?([A-Z])\)?\W*", re.I)
 CONCLUDES = re.compile(
     r"(?:\b(?:is|are|be|equals?|get|have|obtain|gives?|find|yields?|so|thus|hence|therefore|answer|result|solution|to|as|of|that"
     r"|conclude)\b|[=:,→⇒])[\s:,*]*$",
@@ -112,11 +113,13 @@ def first_statement(line: str) -> tuple[str, int]:
     text = line[: ended.start()] if ended else line
     if text.count("}") > text.count("{"):  # of JSON
         text = text.rstrip(" }")
-    return text.strip("\"'`* “”"), skipped + len(text)
+    if text.count(")") > text.count("(") + text.count("["):
+        text = text.rstrip(" )")
+    return text.strip("\"'`*_ “”"), skipped + len(text)
 
 
 def last_line(tail: str) -> tuple[int, str]:
-    stripped = tail.rstrip()
+    stripped = tail.rstrip("` \n\r\t")
     start = stripped.rfind("\n") + 1
     return start, stripped[start:]
 
@@ -151,11 +154,12 @@ def conclusions(tail: str) -> Iterator[Found]:
     last = None
     for last in re.finditer(FORMULA, line):
         pass
-    if last is not None:
+    if last is not None and not BOX.search(line):
         rest = line[last.end() :]
         alone = not line[: last.start()].strip(" *") or CONCLUDES.search(line[: last.start()])
         if alone and re.fullmatch(r"[\s*.!]*", rest):
             yield Found(start=start + last.start(), end=start + last.end(), text=formula_of(last))
     elif start == 0 and ONLY.fullmatch(line.strip(" .*`")) and not BOX.search(line):
-        if not WORD.search(line) or " " not in line.strip():
-            yield Found(start=0, end=len(line), text=line.strip("* `"))
+        if not WORD.search(line) or " " not in line.strip() or in_words(line.strip(" .")) or OPTION.fullmatch(line):
+            option = OPTION.fullmatch(line)
+            yield Found(start=0, end=len(line), text=option[1] if option else line.strip("* `"))

@@ -28,12 +28,15 @@ KNOWN = {
     "h": "h hr hrs hour hours",
     "day": "day days",
     "week": "week weeks",
+    "fortnight": "fortnight fortnights",
     "month": "month months",
     "year": "year years yr yrs",
     "decade": "decade decades",
     "century": "century centuries",
     "dollar": "dollar dollars usd bucks",
-    "cent": "cent cents ¢",
+    "cent": "cent cents ¢ penny pennies",
+    "nickel": "nickel nickels",
+    "dime": "dime dimes",
     "euro": "euro euros eur €",
     "pound": "gbp £ quid",
     "yen": "yen jpy ¥",
@@ -59,13 +62,13 @@ KNOWN = {
 NAMES = {word: unit for unit, words in KNOWN.items() for word in words.split()}
 SIZES = {  # of units that convert into each other, by what they measure
     "length": {"mm": "1/1000", "cm": "1/100", "m": "1", "km": "1000", "in": "0.0254", "ft": "0.3048", "yd": "0.9144", "mi": "1609.344"},
-    "time": {"ms": "1/1000", "s": "1", "min": "60", "h": "3600", "day": "86400", "week": "604800"},
+    "time": {"ms": "1/1000", "s": "1", "min": "60", "h": "3600", "day": "86400", "week": "604800", "fortnight": "1209600"},
     "calendar": {"month": "1", "year": "12", "decade": "120", "century": "1200"},
     "mass": {"mg": "1/1000", "g": "1", "kg": "1000", "t": "1000000"},
     "weight": {"oz": "1", "lb": "16"},
     "volume": {"ml": "1/1000", "l": "1"},
     "capacity": {"pt": "1", "qt": "2", "gal": "8"},
-    "money": {"cent": "1/100", "dollar": "1"},
+    "money": {"cent": "1/100", "nickel": "1/20", "dime": "1/10", "dollar": "1"},
 }  # fmt: skip
 KINDS = {unit: kind for kind, sizes in SIZES.items() for unit in sizes} | {
     "euro": "money", "pound": "money", "yen": "money", "month": "time", "year": "time", "decade": "time",
@@ -83,7 +86,7 @@ ORDINAL = re.compile(rf"(?<=\d)\s*(?:\^\s*\{{?\s*)?{TEXT_OPEN}?\s*(?:st|nd|rd|th
 POWERS = {"square": "2", "sq": "2", "squared": "2", "cubic": "3", "cu": "3", "cubed": "3"}
 NUMERALS = (
     "zero|one|two|three|four|five|six|seven|eight|nine|tens?|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen"
-    rf"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|(?:{SCALE})(?:s|th|ths)?|\w*illions?|googols?|lacs?|bn|mn|mln|bln|tn"
+    rf"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|(?:{SCALE})(?:s|th|ths)?|\w*illions?|googols?|(?:milli|micro|nano|mega|giga|tera|centi|deci)s?|lacs?|bn|mn|mln|bln|tn"
     "|half|halves|thirds?|quarters?|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf)ths?|(?:\\w+-?)?folds?"
     "|couples?|pairs?|trios?|quartets?"
 )
@@ -164,7 +167,7 @@ def cut(text: str, found: re.Match[str], name: str) -> tuple[str, str]:
         return text, name
     changed = CHANGED.match(found[1])
     end = changed.end() if changed else 0
-    return text[: found.start(1) + end if end else found.start()].strip(" -"), name
+    return text[: found.start(1) + end if end else found.start()].rstrip(" -").strip(), name
 
 
 def unit_name(words: str, power: str | None) -> str:
