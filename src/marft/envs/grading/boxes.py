@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from marft.envs.grading.found import MAX_ANSWER, Found
 from marft.envs.grading.numerals import SCALE
 
-TAG = re.compile(r"<(final_?|)answer>(.*?)(?:</\1answer>|\Z)|\[(final_?|)answer\](.*?)\[/\3answer\]", re.S | re.I)
+TAG = re.compile(r"<(final_?|)answer>(.*?)(?:</\1answer>|\Z)|\[(final_?|)answer\](.{1,1000}?)\[/\3answer\]", re.S | re.I)
 BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*")
 UNBRACED = re.compile(r"([^\s${}]{1,40}?)(?=\.?\s*(?:\$|\\[)\]]|\n|\Z))")  # up to the end of its formula or line
 SIGN = (

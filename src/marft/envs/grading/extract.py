@@ -35,14 +35,19 @@ OR_ELSE = re.compile(
     r"(?:(?:it is|it's|it could be|is|maybe|perhaps|possibly|rather|also|even|just)\s+)*[-$\\\d]",
     re.I,
 )
-KINDS: dict[Callable[[str], Iterator[Found]], str] = {boxes: "box", labels: "label", numbers: "number"}
+Finder = Callable[[str], Iterator[Found]]
+KINDS: dict[Finder, str] = {boxes: "box", labels: "label", numbers: "number"}
 
 
 def committed(text: str, prompt: str = "", bare_number: bool = True) -> str | None:
     """The answer `text` commits to, as written; None: none. Takes any text at all."""
-    tail = spoken(text)
-    copied = squeeze(prompt[:MAX_PROMPT])
-    for find in (tags, boxes, labels, numbers, conclusions) if bare_number else (tags, boxes, labels, conclusions):
+    finders = (tags, boxes, labels, numbers, conclusions) if bare_number else (tags, boxes, labels, conclusions)
+    return first_found(spoken(text), squeeze(prompt[:MAX_PROMPT]), finders)
+
+
+def first_found(tail: str, copied: str, finders: tuple[Finder, ...]) -> str | None:
+    """The answer of the first kind that there is one of."""
+    for find in finders:
         found = list(find(tail))[-MAX_FOUND:]
         kept = [one for one in found if not echoed(tail, one, copied)]
         said = standing(tail, kept, KINDS.get(find, "box"))
@@ -78,10 +83,10 @@ def spoken(text: str) -> str:
 
 def within(answer: str) -> str:
     """The answer of a tag: the box or label in it, else all of it."""
-    return committed(answer, bare_number=False) or answer
+    return first_found(answer, "", (boxes, labels)) or answer
 
 
-def joined(tail: str, found: list[Found], find: Callable[[str], Iterator[Found]]) -> str | None:
+def joined(tail: str, found: list[Found], find: Finder) -> str | None:
     """The last answer, with those that stand right before it in one breath."""
     chain = [found[-1]]
     expression = False

@@ -15,8 +15,8 @@ from marft.envs.grading.latex import clean, key, respell
 
 MAX_FORMULAS = 200
 MAX_FORMULA = 1_000  # characters
-ASYMPTOTE = re.compile(r"\[asy\].*?\[/asy\]", re.S)
-FORMULA = re.compile(r"\$\$((?:\\.|[^$\\])+)\$\$|\$((?:\\.|[^$\\])+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.S)
+ASYMPTOTE = re.compile(r"\[asy\].{0,8000}?\[/asy\]", re.S)
+FORMULA = re.compile(r"\$\$((?:\\.|[^$\\])+)\$\$|\$((?:\\.|[^$\\])+)\$|\\\((.{1,1000}?)\\\)|\\\[(.{1,1000}?)\\\]", re.S)
 # Outside of dollars: a run of numbers, lone letters and signs, at least one of which joins two others.
 PLAIN = re.compile(r"(?:(?<![A-Za-z])[A-Za-z](?![A-Za-z'])|[\d√π]|sqrt|[-+*/^().=!²³⁴×·÷−<>\s])+")
 ARTICLE = re.compile(r"(?<!\S)[aAI](?=\s)")

@@ -18,11 +18,11 @@ LABEL = re.compile(
     r"|(?m:^[#*_ \t]*(?:the\s+)?(?:final\s+|correct\s+)?answer[*_ \t]*$\n)",
     re.I,
 )
-FORMULA = r"(?:\$\$?(?P<a>(?:\\.|[^$\\])+)\$\$?|\\\((?P<b>.+?)\\\)|\\\[(?P<c>.+?)\\\])"
+FORMULA = r"(?:\$\$?(?P<a>(?:\\.|[^$\\]){1,400})\$\$?|\\\((?P<b>.{1,400}?)\\\)|\\\[(?P<c>.{1,400}?)\\\])"
 MATH = re.compile(rf"\s*(?:\*\*|`)?{FORMULA}(?:\*\*|`)?(?P<rest>.*)", re.S)
-REVERSED = re.compile(
-    rf"(?:{FORMULA}|(?P<d>[-−]?\$?\d[\d,./]*(?<![.,])%?|(?<!\S)[A-Z](?=\s)|\([A-E]\)))[*`]*"
-    r"\s+(?:is|are|must be|would be|should be)\s+(?:thus\s+|therefore\s+|then\s+)?(?:the|our|my|your|what)\s+"
+VALUE = re.compile(rf"(?:{FORMULA}|(?P<d>[-−]?\$?(?<![\d.,])\d[\d,./]{{0,40}}(?<![.,])%?|(?<!\S)[A-Z]|\([A-E]\)))[*`]*\Z")
+IS_ANSWER = re.compile(
+    r"\s(?:is|are|must be|would be|should be)\s+(?:thus\s+|therefore\s+|then\s+)?(?:the|our|my|your|what)\s+"
     r"(?:(?:final|correct|right|required|desired|exact|only)\s+){0,2}(?:answers?|result|solution|we (?:want|need|seek)|value)\b",
     re.I,
 )
@@ -70,6 +70,9 @@ CONCLUDES = re.compile(
 )
 
 
+LONGEST_VALUE = 200  # characters before `is the answer`
+
+
 def labels(tail: str) -> Iterator[Found]:
     """What stands behind labels, and before them; of a label in another label's words, the inner one."""
     found = [*behind_labels(tail), *before_labels(tail)]
@@ -94,8 +97,10 @@ def behind_labels(tail: str) -> Iterator[Found]:
 
 
 def before_labels(tail: str) -> Iterator[Found]:
-    for found in list(REVERSED.finditer(tail))[-MAX_FOUND:]:
-        yield Found(start=found.start(), end=found.end(), text=formula_of(found), mark="answer")
+    for found in list(IS_ANSWER.finditer(tail))[-MAX_FOUND:]:
+        at = max(0, found.start() - LONGEST_VALUE)
+        if value := VALUE.search(tail[at : found.start()]):
+            yield Found(start=at + value.start(), end=found.end(), text=formula_of(value), mark="answer")
 
 
 def formula_of(found: re.Match[str]) -> str:
