@@ -162,7 +162,9 @@ def rewritten(rng: random.Random, problem: Problem) -> str:
         text = REWRITES[rng.choice(list(REWRITES))](rng.choice(own))
         return rf"\boxed{{{text}}}" if squeezed(text) != squeezed(problem.gold) else ""
     given = re.findall(r"\d+", problem.prompt) or ["2"]
-    return rf"\boxed{{{rng.choice(given)}{rng.choice('+-*/')}{rng.choice(given)}{rng.choice('+-*')}{rng.choice(given)}}}"
+    return (
+        rf"\boxed{{{rng.choice(given)}{rng.choice('+-*/')}{rng.choice(given)}{rng.choice('+-*')}{rng.choice(given)}}}"
+    )
 
 
 def denied(rng: random.Random, problem: Problem) -> str:

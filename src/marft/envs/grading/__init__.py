@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from marft.envs.grading.extract import MAX_PROMPT, committed
-from marft.envs.grading.found import MAX_ANSWER
 from marft.envs.grading.forms import unfinished
-from marft.envs.grading.latex import clean, key
-from marft.envs.grading.measure import measure_of
+from marft.envs.grading.found import MAX_ANSWER
+from marft.envs.grading.latex import TEXT_CLOSE, TEXT_OPEN, clean, key
 from marft.envs.grading.matching import same
+from marft.envs.grading.measure import measure_of
 from marft.envs.grading.question import rewritten, wrapped
 from marft.envs.grading.shape import Leaf, Shape, leaves, read
 from marft.envs.grading.symbolic import CLIENT
@@ -15,11 +15,13 @@ from marft.envs.grading.values import cheap, is_number, render
 
 __all__ = ["committed", "final_answer", "grade"]
 
+MAX_WRAPPED = 2  # formulas of the prompt in an answer that algebra is asked about
+
 
 def grade(text: str, gold: str, prompt: str = "") -> bool:
     """Whether the message `text` commits to the answer `gold`; what copies the `prompt` commits to nothing.
 
-    Takes any text, never raises on it, and takes at most the helper's limit. Letters and exact numbers decide first;
+    Takes any text, never raises on it, and takes at most three times the helper's limit. Letters and exact numbers decide first;
     the rest goes to algebra in a process of its own.
     """
     wanted = committed(gold, bare_number=False) or gold
@@ -40,7 +42,7 @@ def grade(text: str, gold: str, prompt: str = "") -> bool:
 
 def worked_out(said: str, answer: Shape, wanted: str, gold: Shape, prompt: str) -> bool:
     """Whether an answer is the gold as it is written, or neither the question over again nor short of the form asked."""
-    written, cleaned = clean(wanted), clean(said)
+    written, cleaned = clean(wanted), clean(said).strip(TEXT_OPEN + TEXT_CLOSE)
     if key(written) == key(cleaned):
         return True
     if rewritten(cleaned, written, prompt):
@@ -57,9 +59,6 @@ def worked_out(said: str, answer: Shape, wanted: str, gold: Shape, prompt: str) 
 def in_wrapping(said: str, wanted: str, prompt: str) -> bool:
     """Whether an answer only wraps a formula of the prompt that has the value asked for."""
     return any(CLIENT.equal(wanted, formula) for formula in wrapped(clean(said), clean(wanted), prompt)[:MAX_WRAPPED])
-
-
-MAX_WRAPPED = 3  # formulas of the prompt in an answer that algebra is asked about
 
 
 def final_answer(text: str, prompt: str = "") -> str | None:

@@ -8,16 +8,16 @@ from collections.abc import Iterator, Sequence
 from marft.envs.grading.found import MAX_ANSWER, Found
 from marft.envs.grading.numerals import SCALE
 
-TAG = re.compile(r"<(final_?|)answer>(.*?)(?:</\1answer>|\Z)|\[(final_?|)answer\](.{1,1000}?)\[/\3answer\]", re.S | re.I)
+TAG = re.compile(
+    r"<(final_?|)answer>(.*?)(?:</\1answer>|\Z)|\[(final_?|)answer\](.{1,1000}?)\[/\3answer\]", re.S | re.I
+)
 BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*")
 UNBRACED = re.compile(r"([^\s${}]{1,40}?)(?=\.?\s*(?:\$|\\[)\]]|\n|\Z))")  # up to the end of its formula or line
-SIGN = (
-    r"[-+*/^:×÷·−–—~|&]|\\(?:cdot|times|div|pm|mp|to|mid|over|vert|sim|ast|cup|cap|backslash)(?![A-Za-z])"
+SIGN = r"[-+*/^:×÷·−–—~|&]|\\(?:cdot|times|div|pm|mp|to|mid|over|vert|sim|ast|cup|cap|backslash)(?![A-Za-z])"
+OPERATOR = rf"(?:{SIGN}|\b(?:to|through|thru|until|plus|minus|times|over|by|of|x|vs|versus|per|divided by|multiplied by|mod|out of)\b)"
+JOINS = re.compile(
+    rf"[\s$]*(?:\\[()\[\]])?[\s$]*(?:{OPERATOR}|[=<>.]|\\?%|\\(?:ne|le|ge)q?(?![A-Za-z]))?[\s$]*(?:\\[()\[\]])?[\s$]*"
 )
-OPERATOR = (
-    rf"(?:{SIGN}|\b(?:to|through|thru|until|plus|minus|times|over|by|of|x|vs|versus|per|divided by|multiplied by|mod|out of)\b)"
-)
-JOINS = re.compile(rf"[\s$]*(?:\\[()\[\]])?[\s$]*(?:{OPERATOR}|[=<>.]|\\?%|\\(?:ne|le|ge)q?(?![A-Za-z]))?[\s$]*(?:\\[()\[\]])?[\s$]*")
 OPERAND = re.compile(
     rf"[\s$]*(?:{SIGN}|\*\*)[\s$({{]*(?:[-+]?\d|\\boxed|\\[dt]?frac|\\sqrt|\\pi|\()(?!\\circ)|!|[\s$]*\^(?!\s*\{{?\\circ)"
 )

@@ -49,7 +49,7 @@ def number(text: str) -> Fraction | None:
     if found := REPEATING.fullmatch(text):
         return repeating(found[1], found[2], found[3], found[4] or found[5])
     if found := SCIENTIFIC.fullmatch(text):
-        return Fraction(found[1]) * Fraction(10) ** int(found[2] or found[3])
+        return Fraction(Fraction(found[1]) * Fraction(10) ** int(found[2] or found[3]))
     if (found := POWER.fullmatch(text)) and int(found[3]) <= MAX_POWER:
         value = Fraction(int(found[2]) ** int(found[3]))
         return -value if found[1] == "-" else value
@@ -103,7 +103,7 @@ def worked_out(tree: Tree) -> Fraction:
         case "/":
             return 1 / values[0]
         case "^" if values[1].denominator == 1 and abs(values[1]) <= MAX_EXPONENT and abs(values[0]) <= MAX_BASE:
-            return values[0] ** int(values[1])
+            return Fraction(values[0] ** int(values[1]))
         case "()":
             return values[0]
     raise ValueError(operation)

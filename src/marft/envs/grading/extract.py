@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 
 from marft.envs.grading.boxes import BOX, JOINS, boxes, in_place, tags
 from marft.envs.grading.denial import denied
-from marft.envs.grading.expression import parsed, written
+from marft.envs.grading.expression import parsed
 from marft.envs.grading.found import MAX_ANSWER, MAX_FOUND, Found
 from marft.envs.grading.latex import clean
+from marft.envs.grading.normal import written
 from marft.envs.grading.shape import read
 from marft.envs.grading.statement import conclusions, labels, numbers
 from marft.envs.grading.values import is_number, render

@@ -11,8 +11,9 @@ from collections import Counter
 from functools import lru_cache
 
 from marft.envs.grading.exact import DECIMAL, POWER, RATIO, SCIENTIFIC, SLASH, number
-from marft.envs.grading.expression import MINUS_ONE, Tree, bare, parsed, subtrees
+from marft.envs.grading.expression import Tree, parsed
 from marft.envs.grading.latex import tight
+from marft.envs.grading.normal import MINUS_ONE, bare, subtrees
 from marft.envs.grading.shape import Leaf
 
 FORMS = {
@@ -73,7 +74,9 @@ def unfinished(said: Leaf, wanted_leaf: Leaf, prompt: str) -> bool:
 
 def uncomputed(answer: str, gold: str) -> bool:
     """A quotient where the gold is a whole number: 36/2 is not yet 18."""
-    return bool(DECIMAL.fullmatch(tight(gold))) and "." not in gold and is_quotient(answer) and not OVER_ONE.search(answer)
+    return (
+        bool(DECIMAL.fullmatch(tight(gold))) and "." not in gold and is_quotient(answer) and not OVER_ONE.search(answer)
+    )
 
 
 def is_quotient(text: str) -> bool:

@@ -7,6 +7,7 @@ r"""Sets of real numbers in the many ways they are written, as intervals and uni
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from marft.envs.grading.exact import number
 from marft.envs.grading.latex import SET_CLOSE, SET_OPEN, TEXT_CLOSE, TEXT_OPEN
@@ -46,9 +47,7 @@ def as_intervals(text: str) -> str | None:
     text = text.strip()
     if ALL.fullmatch(text):
         return write([(*BELOW, *ABOVE)])
-    if found := BUILDER.fullmatch(text):
-        text = found[2].strip()
-    elif found := MEMBER.fullmatch(text):
+    if found := BUILDER.fullmatch(text) or MEMBER.fullmatch(text):
         text = found[2].strip()
     if found := WITHOUT.fullmatch(text) or EXCEPT.fullmatch(text):
         return write(punctured([part.strip() for part in BOTH.split(found[1])]))
@@ -102,7 +101,7 @@ def punctured(points: list[str]) -> list[Ends] | None:
     if len(points) > 1:
         points = [point for _, point in sorted(zip(values, points, strict=True), key=lambda pair: pair[0] or 0)]
     ends = [r"-\infty", *points, r"\infty"]
-    return [("(", low, high, ")") for low, high in zip(ends, ends[1:], strict=False)]
+    return [("(", low, high, ")") for low, high in pairwise(ends)]
 
 
 def relation(text: str) -> list[Ends] | None:

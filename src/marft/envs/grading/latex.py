@@ -9,7 +9,11 @@ TEXT_OPEN, TEXT_CLOSE = "⟪", "⟫"  # around what stood in \text{…}
 ROW = "⏎"  # \\\\ between the rows of a matrix
 
 FRACTIONS = dict(
-    zip("½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞", "1/2 1/3 2/3 1/4 3/4 1/5 2/5 3/5 4/5 1/6 5/6 1/8 3/8 5/8 7/8".split(), strict=True)
+    zip(
+        "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞",
+        ["1/2", "1/3", "2/3", "1/4", "3/4", "1/5", "2/5", "3/5", "4/5", "1/6", "5/6", "1/8", "3/8", "5/8", "7/8"],
+        strict=True,
+    )
 )
 SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
@@ -61,8 +65,14 @@ SPELLINGS = tuple(
         (r"\\?\$|\*\*|`|\\[()\[\]](?![A-Za-z])|[✓✔✅☑■□∎🎉😊]", " "),  # dollars (money too), Markdown, math delimiters
         (r"\^\s*\{?\s*\\circ\s*\}?|\\degrees?(?![A-Za-z])", "°"),
         (r"\\%", "%"),
-        (r"\\(?:text|textbf|textit|textrm|textsf|texttt|textsc|emph|mbox|textnormal|hbox)\s*\{([^{}]*)\}", rf" {TEXT_OPEN}\1{TEXT_CLOSE} "),
-        (r"\\(?:mathrm|mathbf|mathit|mathsf|mathtt|operatorname|rm|bf|bm|boldsymbol|underline|ensuremath)\s*\{([^{}]*)\}", r" \1 "),
+        (
+            r"\\(?:text|textbf|textit|textrm|textsf|texttt|textsc|emph|mbox|textnormal|hbox)\s*\{([^{}]*)\}",
+            rf" {TEXT_OPEN}\1{TEXT_CLOSE} ",
+        ),
+        (
+            r"\\(?:mathrm|mathbf|mathit|mathsf|mathtt|operatorname|rm|bf|bm|boldsymbol|underline|ensuremath)\s*\{([^{}]*)\}",
+            r" \1 ",
+        ),
         (r"\\(?:textcolor|colorbox)\s*\{\w*\}\s*\{([^{}]*)\}", r" \1 "),
         (r"\\(?:color\s*\{\w*\}|(?:bf|rm|it|large|Large|bfseries)(?![A-Za-z]))", " "),
         (r"(?<![\\A-Za-z])sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
@@ -72,7 +82,10 @@ SPELLINGS = tuple(
         (r"(?<=\d)\s+([1-9]\d*)\s*/\s*(\d+)(?!\d)", r"\\frac{\1}{\2}"),  # 3 1/2
         (rf"{TEXT_OPEN}\s*(and|or)\s*{TEXT_CLOSE}", r" \1 "),
         (rf"{SET_OPEN}\s*{SET_CLOSE}", r"\\emptyset "),
-        (rf"^\s*{TEXT_OPEN}\s*(?i:(?:the |our |my |final |correct )*(?:answer|result|solution)(?: is)?)\s*[:=]?\s*{TEXT_CLOSE}", " "),
+        (
+            rf"^\s*{TEXT_OPEN}\s*(?i:(?:the |our |my |final |correct )*(?:answer|result|solution)(?: is)?)\s*[:=]?\s*{TEXT_CLOSE}",
+            " ",
+        ),
         (rf"^\s*{TEXT_OPEN}?\s*(?i:minus|negative)\s*{TEXT_CLOSE}?\s*(?=[\d.]|\\frac)", "-"),
         (r"^\s*(?:\\(?:therefore|implies|Rightarrow|Longrightarrow|rightarrow)(?![A-Za-z])|[∴⇒→⟹])", " "),
         (r"(?<=\.)(\d*)\((\d+)\)", r"\1\\overline{\2}"),  # 0.(3)

@@ -9,7 +9,9 @@ from functools import lru_cache
 from marft.envs.grading.numerals import BASES, SCALE
 from marft.envs.grading.units import NAMES, kind_of, unit_name
 
-UNIT = "|".join(sorted((re.escape(name) for name in NAMES if len(name) > 2), key=len, reverse=True)) + "|cm|km|mm|ft|kg|lb"
+UNIT = (
+    "|".join(sorted((re.escape(name) for name in NAMES if len(name) > 2), key=len, reverse=True)) + "|cm|km|mm|ft|kg|lb"
+)
 WORDED = rf"(?:(?:square|cubic|sq\.?)\s+)?(?:{UNIT})(?:\s+per\s+\w+)?"
 ASKED = re.compile(
     rf"\bhow many (?:\w+ ){{0,2}}?({WORDED})\b|\b(?:in|to|into|nearest) (?:terms of )?(?:(?:whole|total) )?({WORDED})\b"
@@ -19,7 +21,10 @@ ASKED = re.compile(
 MENTIONED = re.compile(rf"(?<![A-Za-z])({UNIT})(?![A-Za-z])", re.I)
 PERCENT = re.compile(r"\bper ?cent(?:age|ages)?\b|\bpercentile\b", re.I)
 SCALED = re.compile(rf"\bhow many (?:\w+ )?({SCALE})s?\b|\bin ({SCALE})s\b|\b(?:nearest|number of) ({SCALE})s?\b", re.I)
-BASE = re.compile(r"\b(?:in|to|into) base[- ]\$?\s*(\d+|\w+)|\bbase[- ]\$?\s*(\d+|\w+)\$? (?:number|integer|representation|numeral|form)", re.I)
+BASE = re.compile(
+    r"\b(?:in|to|into) base[- ]\$?\s*(\d+|\w+)|\bbase[- ]\$?\s*(\d+|\w+)\$? (?:number|integer|representation|numeral|form)",
+    re.I,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

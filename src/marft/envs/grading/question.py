@@ -10,8 +10,9 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from marft.envs.grading.expression import MINUS_ONE, RELATIONS, Tree, bare, contains, parsed, size, subtrees, written
+from marft.envs.grading.expression import RELATIONS, Tree, parsed
 from marft.envs.grading.latex import clean, key, respell
+from marft.envs.grading.normal import MINUS_ONE, bare, contains, size, subtrees, written
 
 MAX_FORMULAS = 200
 MAX_FORMULA = 1_000  # characters

@@ -20,7 +20,9 @@ LABEL = re.compile(
 )
 FORMULA = r"(?:\$\$?(?P<a>(?:\\.|[^$\\]){1,400})\$\$?|\\\((?P<b>.{1,400}?)\\\)|\\\[(?P<c>.{1,400}?)\\\])"
 MATH = re.compile(rf"\s*(?:\*\*|`)?{FORMULA}(?:\*\*|`)?(?P<rest>.*)", re.S)
-VALUE = re.compile(rf"(?:{FORMULA}|(?P<d>[-−]?\$?(?<![\d.,])\d[\d,./]{{0,40}}(?<![.,])%?|(?<!\S)[A-Z]|\([A-E]\)))[*`]*\Z")
+VALUE = re.compile(
+    rf"(?:{FORMULA}|(?P<d>[-−]?\$?(?<![\d.,])\d[\d,./]{{0,40}}(?<![.,])%?|(?<!\S)[A-Z]|\([A-E]\)))[*`]*\Z"
+)
 IS_ANSWER = re.compile(
     r"\s(?:is|are|must be|would be|should be)\s+(?:thus\s+|therefore\s+|then\s+)?(?:the|our|my|your|what)\s+"
     r"(?:(?:final|correct|right|required|desired|exact|only)\s+){0,2}(?:answers?|result|solution|we (?:want|need|seek)|value)\b",
@@ -156,15 +158,18 @@ def unwrapped(line: str) -> str:
 def conclusions(tail: str) -> Iterator[Found]:
     """The formula that ends the last line, or a message that is nothing but an answer."""
     start, line = last_line(tail)
-    last = None
-    for last in re.finditer(FORMULA, line):
-        pass
+    *_, last = [None, *re.finditer(FORMULA, line)]
     if last is not None and not BOX.search(line):
         rest = line[last.end() :]
         alone = not line[: last.start()].strip(" *") or CONCLUDES.search(line[: last.start()])
         if alone and re.fullmatch(r"[\s*.!]*", rest):
             yield Found(start=start + last.start(), end=start + last.end(), text=formula_of(last))
-    elif start == 0 and ONLY.fullmatch(line.strip(" .*`")) and not BOX.search(line):
-        if not WORD.search(line) or " " not in line.strip() or in_words(line.strip(" .")) or OPTION.fullmatch(line):
-            option = OPTION.fullmatch(line)
-            yield Found(start=0, end=len(line), text=option[1] if option else line.strip("* `"))
+    elif start == 0 and ONLY.fullmatch(line.strip(" .*`")) and not BOX.search(line) and is_answer_alone(line):
+        option = OPTION.fullmatch(line)
+        yield Found(start=0, end=len(line), text=option[1] if option else line.strip("* `"))
+
+
+def is_answer_alone(line: str) -> bool:
+    """Whether a message of one line is no sentence: a formula, one word, a number in words, an option."""
+    one_word = " " not in line.strip() or not WORD.search(line)
+    return one_word or in_words(line.strip(" .")) is not None or OPTION.fullmatch(line) is not None

@@ -97,7 +97,9 @@ OPERATORS = (
     "|over|under|by|to the|or so|ish|something|and change|and counting|at most|at least|tops|max(?:imum)?|min(?:imum)?"
     "|approx|or (?:more|less|fewer)|short|off|plus or minus|give or take|repeating|recurring|upside|backwards|reversed"
 )
-DENIALS = rf"no|not|never|neither|nor|isn|isn't|aren't|wasn't|can't|cannot|won't|is|was|if|unless|except|but|{REFUSED[5:-3]}"
+DENIALS = (
+    rf"no|not|never|neither|nor|isn|isn't|aren't|wasn't|can't|cannot|won't|is|was|if|unless|except|but|{REFUSED[5:-3]}"
+)
 ANOTHER_VALUE = rf"(?i:{NUMERALS}|{OPERATORS}|{DENIALS})\b"
 MULTIPLE = rf"(?i:{NUMERALS}|squared|cubed|factorial)\b(?!-)"
 LETTERS = "(?:[b-fi-ln-rt-zKMB]|a$)"  # a variable, or K and M for thousands and millions; g, h, m and s are units

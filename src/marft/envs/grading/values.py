@@ -39,7 +39,7 @@ def cheap(gold: Leaf, answer: Leaf, measure: Measure = UNKNOWN) -> bool | None:
     if value is None and (gold.words or spelled(gold) or spelled(answer)):
         return letters(gold.text) == letters(answer.text)
     if written := BASE.fullmatch(key(gold.text)):
-        return same_base(written.groups(), answer, measure)
+        return same_base((written[1], written[2]), answer, measure)
     if value is not None:
         return equal_numbers(gold, value, answer, measure)
     if different_units(gold, answer, measure):
