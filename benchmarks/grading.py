@@ -41,7 +41,8 @@ from rewrites import attacks  # noqa: E402
 FILES = ("gsm8k_train", "gsm8k_test", "math_train", "math_test")
 SHARES = {"huge": 0.01, "nested": 0.02, "towers": 0.02, "mutated": 0.15}  # the rest is split evenly
 OTHER_GOLDS, REWRITTEN = 2_000, 150
-REWRITES = 2  # of every formula, beside its copy
+REWRITES = 1  # of every formula, beside its copy
+BEFORE_EVERY = 5  # so many of the attack's cases are left to one that an earlier grader is counted with
 WRONG = ("formulas copied", "formulas rewritten", "wrong forms")  # sections of which nothing may be right
 Case = tuple[str, str, str]  # message, gold, prompt
 
@@ -162,7 +163,9 @@ def counts(folder: Path) -> dict[str, Any]:
     problems = {stem: load(folder, stem) for stem in FILES}
     with ProcessPoolExecutor(2, initializer=warm_up) as pool, Progress() as progress:
         return {
-            name: section(pool, progress, name, graded, list(chunks(own, 50)))[0]
+            name: section(
+                pool, progress, name, graded, list(chunks(own[:: BEFORE_EVERY if len(own) > 10_000 else 1], 50))
+            )[0]
             for name, own in compared(folder, problems).items()
         }
 
@@ -246,8 +249,8 @@ def comparison(results: dict[str, Any]) -> list[str]:
     ]
     for name, own in before["sections"].items():
         now = results["sections"][name]
-        shares = [f"{row['right']:,} ({row['right'] / row['cases']:.2%})" for row in (own, now)]
-        lines.append(f"| {name} | {now['cases']:,} | {' | '.join(shares)} | {now['expected']} |")
+        shares = [f"{row['right']:,} of {row['cases']:,} ({row['right'] / row['cases']:.2%})" for row in (own, now)]
+        lines.append(f"| {name} | {' | '.join(shares)} | {now['expected']} |")
     return lines
 
 

@@ -72,6 +72,7 @@ CONCLUDES = re.compile(
 )
 
 
+NEGATED = re.compile(r"\W*(?:not|never|neither|nor|anything but|other than|hardly)\b\s*\S", re.I)
 LONGEST_VALUE = 200  # characters before `is the answer`
 
 
@@ -93,7 +94,7 @@ def behind_labels(tail: str) -> Iterator[Found]:
         line = tail[at : min(end if end >= 0 else len(tail), at + MAX_ANSWER + 1)]
         display = tail.startswith((r"\[", "$$"), at)
         inside, length = first_statement(tail[at : at + MAX_ANSWER] if display else line)
-        if BOX.sub("", inside).strip(" $*_.,:{}\"'`"):
+        if BOX.sub("", inside).strip(" $*_.,:{}\"'`") and not NEGATED.match(inside):
             mark = "####" if found[0] == "####" else "answer"
             yield Found(start=found.start(), end=at + len(line), text=inside, mark=mark, stop=at + length)
 
