@@ -19,6 +19,7 @@ from typing import Any
 
 import learning
 import rates
+import report_grading
 import report_performance
 from report_real import make_page
 from sentences import SENTENCES, put, read
@@ -129,6 +130,7 @@ PARTS: Mapping[tuple[str, str], Callable[[Path], str]] = {
     ("README.md", "recipes"): recipe_table,
     ("docs/reasoning.md", "reasoning"): lambda results: study_table(results, "reasoning"),
     ("docs/comparing.md", "compare"): compared,
+    ("docs/grading.md", "grading"): lambda results: report_grading.comparison(read(results, "grading")),
     ("docs/collapse.md", "rates-nano"): lambda results: rates.nano_table(read(results, "rates-nano")),
     ("docs/collapse.md", "rates-real"): lambda results: rates.real_table(read(results, "rates-real")),
 }

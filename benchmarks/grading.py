@@ -23,6 +23,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import report_grading
 from rich.progress import Progress
 
 from marft.envs.grading import committed, final_answer, grade
@@ -43,6 +44,8 @@ SHARES = {"huge": 0.01, "nested": 0.02, "towers": 0.02, "mutated": 0.15}  # the 
 OTHER_GOLDS, REWRITTEN = 2_000, 150
 REWRITES = 1  # of every formula, beside its copy
 BEFORE_EVERY = 5  # so many of the attack's cases are left to one that an earlier grader is counted with
+MANY = 10_000  # cases of a section that are too many for that
+FORMS: dict[str, Callable[[], list[Form]]] = {"fair forms": fair_forms, "wrong forms": wrong_forms}
 WRONG = ("formulas copied", "formulas rewritten", "wrong forms")  # sections of which nothing may be right
 Case = tuple[str, str, str]  # message, gold, prompt
 
@@ -133,7 +136,7 @@ def compared(folder: Path, problems: dict[str, list[Problem]]) -> dict[str, list
     aime = json.loads((folder / "deepscaler_train_aime.json").read_text(encoding="utf-8"))
     whole = [(int(row["answer"]), row["problem"]) for row in aime if row["answer"].strip().isdigit()]
     cases["AIME, three digits"] = [(rf"\boxed{{{answer:03}}}", str(answer), prompt) for answer, prompt in whole]
-    cases["fair forms"], cases["wrong forms"] = as_cases(fair_forms()), as_cases(wrong_forms())
+    cases |= {name: as_cases(forms()) for name, forms in FORMS.items()}
     for name in WRONG[:2]:
         cases[name] = []
     for stem in FILES[2:]:
@@ -156,18 +159,28 @@ def counted_before(revision: str, folder: Path) -> dict[str, Any]:
         counts = Path(scratch) / "counts.json"
         command = [sys.executable, __file__, "--data", str(folder), "--counts", str(counts)]
         subprocess.run(command, env={**os.environ, "PYTHONPATH": f"{scratch}/src"}, check=True)
-        return {"revision": revision, "sections": json.loads(counts.read_text(encoding="utf-8"))}
+        return {"revision": revision, **json.loads(counts.read_text(encoding="utf-8"))}
 
 
 def counts(folder: Path) -> dict[str, Any]:
     problems = {stem: load(folder, stem) for stem in FILES}
+    found: dict[str, Any] = {"sections": {}, "kinds": {}}
     with ProcessPoolExecutor(2, initializer=warm_up) as pool, Progress() as progress:
-        return {
-            name: section(
-                pool, progress, name, graded, list(chunks(own[:: BEFORE_EVERY if len(own) > 10_000 else 1], 50))
-            )[0]
-            for name, own in compared(folder, problems).items()
-        }
+        for name, own in compared(folder, problems).items():
+            fewer = own[:: BEFORE_EVERY if len(own) > MANY else 1]
+            found["sections"][name], rows = section(pool, progress, name, graded, list(chunks(fewer, 50)))
+            if name in FORMS:
+                found["kinds"][name] = by_kind(name, rows)
+    return found
+
+
+def by_kind(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for form, row in zip(FORMS[name](), rows, strict=True):
+        own = found.setdefault(form.kind, {"cases": 0, "right": 0})
+        own["cases"] += 1
+        own["right"] += row["right"]
+    return found
 
 
 def section(
@@ -201,11 +214,13 @@ def measure(folder: Path, fuzz: int) -> dict[str, Any]:
     cases |= {"equal pairs": table_of("equal.txt"), "different pairs": table_of("different.txt")}
     cases |= {"other golds": other_golds(math), "gold, doubled and halved": doubled, "gold + 1": shifted}
     expected = dict.fromkeys((*WRONG, "different pairs", "other golds", "gold + 1"), False)
-    results: dict[str, Any] = {"sections": {}, "unexpected": {}, "hostile": {}, "hostile_right": []}
+    results: dict[str, Any] = {"sections": {}, "kinds": {}, "unexpected": {}, "hostile": {}, "hostile_right": []}
     with ProcessPoolExecutor(2, initializer=warm_up) as pool, Progress() as progress:
         for name, own in cases.items():
             figures, rows = section(pool, progress, name, graded, list(chunks(own, 50)))
             wanted = expected.get(name, True)
+            if name in FORMS:
+                results["kinds"][name] = by_kind(name, rows)
             odd = [c for c, row in zip(own, rows, strict=True) if row["right"] != wanted]
             results["sections"][name] = figures | {"expected": "right" if wanted else "wrong"}
             results["unexpected"][name] = [{"gold": c[1], "said": committed(c[0], c[2])} for c in odd]
@@ -230,7 +245,7 @@ def markdown(results: dict[str, Any]) -> str:
         times = f"{own['median_ms']} ms | {own['longest_s']} s"
         lines.append(f"| {name} | {own['cases']:,} | {share} | {own['expected']} | {times} |")
     if "before" in results:
-        lines += comparison(results)
+        lines += ["", report_grading.comparison(results), "", report_grading.kinds(results)]
     lines += ["", "Graded against expectation:", ""]
     for name, odd in results["unexpected"].items():
         lines += [f"- {name}: gold `{row['gold'].strip()}`, read `{row['said']}`" for row in odd]
@@ -238,20 +253,6 @@ def markdown(results: dict[str, Any]) -> str:
         f"- {row['kind']} {row['seed']}: gold `{row['gold']}`, read `{row['said']}`" for row in results["hostile_right"]
     ]
     return "\n".join(lines) + "\n"
-
-
-def comparison(results: dict[str, Any]) -> list[str]:
-    before = results["before"]
-    lines = [
-        "",
-        f"| cases | count | right before ({before['revision'][:7]}) | right now | expected |",
-        "|---|---|---|---|---|",
-    ]
-    for name, own in before["sections"].items():
-        now = results["sections"][name]
-        shares = [f"{row['right']:,} of {row['cases']:,} ({row['right'] / row['cases']:.2%})" for row in (own, now)]
-        lines.append(f"| {name} | {' | '.join(shares)} | {now['expected']} |")
-    return lines
 
 
 def main() -> None:
