@@ -67,7 +67,7 @@ def ratio(sign: str, whole: str, top: str, bottom: str) -> Fraction | None:
 def repeating(sign: str, whole: str, fixed: str, period: str) -> Fraction:
     r"""`0.1\overline{6}` is 1/6; `0.333\ldots` is 1/3."""
     value = Fraction(int(whole + fixed or 0)) + Fraction(int(period), 10 ** len(period) - 1)
-    value /= 10 ** len(fixed)
+    value = value / Fraction(10 ** len(fixed))
     return -value if sign == "-" else value
 
 
