@@ -94,4 +94,5 @@ def attacks(prompt: str, gold: str, rng: random.Random, count: int) -> Iterator[
 
 
 def squeezed(text: str) -> str:
-    return re.sub(r"[\s{}]|\\left|\\right|\\[,;!]|\\[dt](?=frac)", "", text).strip(".")
+    text = re.sub(r"\\[dt]frac", r"\\frac", text)
+    return re.sub(r"[\s{}]|\\left|\\right|\\[,;!]", "", text).strip(".")

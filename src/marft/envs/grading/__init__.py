@@ -33,11 +33,16 @@ def grade(text: str, gold: str, prompt: str = "") -> bool:
     if said is None:
         return False
     answer = read(clean(said))
-    measure = measure_of(prompt[:MAX_PROMPT])
-    verdict = same(gold_shape, answer, lambda one, other: cheap(one, other, measure))
+    verdict = same(gold_shape, answer, lambda one, other: equal(one, other, prompt[:MAX_PROMPT]))
     if verdict is False or not worked_out(said, answer, wanted, gold_shape, prompt[:MAX_PROMPT]):
         return False
     return verdict is True or (CLIENT.equal(wanted, said) and not in_wrapping(said, wanted, prompt[:MAX_PROMPT]))
+
+
+def equal(gold: Leaf, answer: Leaf, prompt: str) -> bool | None:
+    """Whether two values are equal; the prompt is read only where they are not written alike."""
+    alike = key(gold.text) == key(answer.text) and gold.unit == answer.unit
+    return cheap(gold, answer) if alike else cheap(gold, answer, measure_of(prompt))
 
 
 def worked_out(said: str, answer: Shape, wanted: str, gold: Shape, prompt: str) -> bool:

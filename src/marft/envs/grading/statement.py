@@ -53,7 +53,7 @@ BARE = re.compile(
     r"(?![\w/^]|!\s*[a-z\d!=+*/-]|[.,:]\d|\+(?:\s|$)|\?)"
     rf"(?:\s+(?:{SCALE})s?\b(?!-))?",
 )
-PROSE = re.compile(r"[\w\s.,;:!?%°'\"()*$€£¥#+=/~<>&|@×·−–—“”‘’…✓✔✅→≈∴⇒⟹-]*", re.ASCII)
+PROSE = re.compile(r"[\w\s.,;:!?%°'\"()*$€£¥#+=/~×·−–—“”‘’…✓✔✅→≈∴⇒⟹-]*", re.ASCII)
 DELIMITED = re.compile(r"\\\(|\\\)|\\\[|\\\]|\*\*|`|(?<![\d\w])_{1,2}(?=\d)|(?<=\d)_{1,2}(?!\w)")
 IN_DOLLARS = re.compile(r"\$([^$\n]{1,60})\$")
 BETWEEN_NUMBERS = re.compile(rf"\s*(?:{OPERATOR}|in|for every)\s*\$?\s*", re.I)
