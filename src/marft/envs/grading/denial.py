@@ -11,7 +11,7 @@ REFUSED = (
     r"\b(?:wrong(?:ly)?|in(?:correct|accurate|valid)(?:ly)?|false(?:ly|hood)?|untrue|mistaken(?:ly)?|erroneous(?:ly)?"
     r"|impossible|unlikely|refute[ds]?|reject(?:ed|s)?|den(?:y|ied|ies)|exclude[ds]?|ruled? out|rules out|disprove[dns]?"
     r"|contradict(?:ed|s|ory|ion)?|discard(?:ed|s)?|dismiss(?:ed|es)?|eliminate[ds]?|a lie|nonsense|kidding|joking"
-    r"|except(?:ing)?|unless|anything but|other than|(?:differ|differs|different|distinct) from|unequal to|lied|lies?|rather than|instead of|far from|nowhere near|opposite of|(?<!no )doubt(?:s|ful)?"
+    r"|except(?:ing)?|unless|anything but|other than|(?:differ|differs|different|distinct) from|unequal to|lied|rather than|instead of|far from|nowhere near|opposite of|(?<!no )doubt(?:s|ful)?"
     r"|retract(?:ed)?|withdrawn?|disagrees?|fails?|absurd|bogus|nope|too (?:big|small|large|low|high|many|few|much|little))\b"
 )
 COMPARED = (
@@ -41,7 +41,7 @@ BEHIND = re.compile(
     rf"|it is|wait|actually|hmm|no|oh|sorry|just|definitely|clearly|obviously|surely|certainly|also|totally|plainly|turns out"
     rf"|seems|looks|would be|has been|have been|must be|to be|all|quite|simply|i|we|am|i['’]m|was|do|does|did|can|could|will)[\s,.:!—-]+){{0,5}}"
     rf"(?:(?:{NOT}|{CONTRACTED})\s*(?:(?:be|the|an?|my|our|your|actually|really|even|quite|final|at all)\s+){{0,3}}"
-    rf"(?:{RIGHTS}\b|[.!?]|$)|{REFUSED}(?!\s+(?:that|to)\b)|(?:no|nope|not|never)[.!,—]*\s*$"
+    rf"(?:{RIGHTS}\b|[.!?]|$)|(?!instead of|rather than|other than|except|unless){REFUSED}(?!\s+(?:that|to)\b)|(?:no|nope|not|never)[.!,—]*\s*$"
     r"|(?:no|nope|wait)\b[,.!—]*\s+(?:no\b|wait|it['’]?s?\b|that|sorry|actually|hold on|scratch)|not really|scratch that)",
     re.I,
 )

@@ -127,6 +127,7 @@ def read_value(text: str, depth: int) -> Shape:
     name, value = "", text
     sides = [side.strip() for side in EQUALS.split(text)]
     if len(sides) > 1:
+        sides = [side[1:-1].strip() if enclosed(side, "{", "}") else side for side in sides]
         name, value = sides[0], sides[-1]
         if not all(equal_sides(side, value) for side in sides[1:-1]):
             return Leaf(text=text)
