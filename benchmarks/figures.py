@@ -19,6 +19,7 @@ from typing import Any
 
 import learning
 import rates
+import report_grading
 import report_performance
 import tictactoe
 from report_real import make_page
@@ -145,6 +146,7 @@ PARTS: Mapping[tuple[str, str], Callable[[Path], str]] = {
     ("docs/reasoning.md", "reasoning"): lambda results: study_table(results, "reasoning"),
     ("docs/comparing.md", "compare"): compared,
     ("docs/games.md", "tictactoe"): lambda results: tictactoe.table(read(results, "tictactoe")),
+    ("docs/grading.md", "grading"): lambda results: report_grading.comparison(read(results, "grading")),
     ("docs/collapse.md", "rates-nano"): lambda results: rates.nano_table(read(results, "rates-nano")),
     ("docs/collapse.md", "rates-real"): lambda results: rates.real_table(read(results, "rates-real")),
 }

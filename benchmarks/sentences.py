@@ -155,6 +155,12 @@ def grading(results: Path) -> Values:
         "longest": f"{max(row['longest_s'] for row in attacks):g}",
         "changed": f"{changed['cases']:,}",
         "still": f"{100 * changed['right'] / changed['cases']:.0f}",
+        "wrong": str(own["wrong forms"]["cases"]),
+        "wrong_kinds": str(len(data["kinds"]["wrong forms"])),
+        "rewarded": str(own["wrong forms"]["right"]),
+        "fair": str(own["fair forms"]["cases"]),
+        "fair_kinds": str(len(data["kinds"]["fair forms"])),
+        "refused": str(own["fair forms"]["cases"] - own["fair forms"]["right"]),
     }
 
 
@@ -250,6 +256,12 @@ SENTENCES = (
         text="none of {attacks} is graded right, none raises, the longest takes {longest} s. Of {changed} right solutions "
         "with letters changed, {still} % stay right",
         values=only(grading, ["attacks", "longest", "changed", "still"]),
+    ),
+    Sentence(
+        page=GRADING,
+        text="{wrong} wrong messages of {wrong_kinds} kinds, of which {rewarded} are rewarded, and {fair} fair ones of "
+        "{fair_kinds} kinds, of which {refused} are refused",
+        values=only(grading, ["wrong", "wrong_kinds", "rewarded", "fair", "fair_kinds", "refused"]),
     ),
     Sentence(page="docs/comparing.md", text="Its {runs} runs took {minutes} minutes", values=comparison),
     Sentence(

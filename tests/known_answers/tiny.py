@@ -28,6 +28,7 @@ TEMPLATE = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor 
 WIDTH = 16  # of each half of the hidden state
 FOLDER = tempfile.TemporaryDirectory()  # one a process, gone with it
 MEMORY = Path("/dev/shm")
+MANIFEST = {"model": {"name": "tiny", "fingerprint": ""}}
 
 
 def write_model(folder: Path, favourites: Sequence[str]) -> None:
@@ -96,7 +97,7 @@ def train(path: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
     config = parse({"device": "cpu", **settings})
     with (
         patch("marft.training.compose.load", load_again),
-        patch("marft.training.start.manifest", lambda config, parts: {}),
+        patch("marft.training.start.manifest", lambda config, parts: MANIFEST | {"seed": config.seed}),
     ):
         start_run(config, path)
     return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from answer_forms import DENIED
+from rewrites import REWRITES, formulas, squeezed
 
 TOKEN_TEXT = (
     r"\frac \sqrt \boxed \left( \right) { } ( ) [ ] \{ \} ^ _ + - * / = < > , . ; : & \\ $ $$ \pi x y i \infty \cup \pm "
@@ -151,6 +155,26 @@ def orders(rng: random.Random, problem: Problem) -> str:
     return " ".join(rng.choice(ORDERS) for _ in range(rng.randrange(1, 4)))
 
 
+def rewritten(rng: random.Random, problem: Problem) -> str:
+    """The question as its own answer: a formula of the prompt, rewritten; numbers of the prompt, not yet worked out."""
+    own = [formula for formula in formulas(problem.prompt) if problem.gold.strip() not in formula]
+    if own:
+        text = REWRITES[rng.choice(list(REWRITES))](rng.choice(own))
+        return rf"\boxed{{{text}}}" if squeezed(text) != squeezed(problem.gold) else ""
+    given = re.findall(r"\d+", problem.prompt) or ["2"]
+    return (
+        rf"\boxed{{{rng.choice(given)}{rng.choice('+-*/')}{rng.choice(given)}{rng.choice('+-*')}{rng.choice(given)}}}"
+    )
+
+
+def denied(rng: random.Random, problem: Problem) -> str:
+    """The gold, taken back."""
+    if not re.fullmatch(r"\s*\d{1,6}\s*", problem.gold):
+        return rf"The answer is not $\boxed{{{problem.gold}}}$."
+    value = int(problem.gold)
+    return rng.choice(DENIED).format(n=value, m=value + rng.randrange(1, 90))
+
+
 def mutated(rng: random.Random, problem: Problem) -> str:
     """A right solution with letters changed, dropped or doubled; it may rightly stay right."""
     letters = list(problem.solution)
@@ -161,5 +185,5 @@ def mutated(rng: random.Random, problem: Problem) -> str:
 
 
 HOSTILE: dict[str, Callable[[random.Random, Problem], str]] = {
-    f.__name__: f for f in (noise, soup, boxed_soup, words, echo, bets, huge, nested, towers, orders)
+    f.__name__: f for f in (noise, soup, boxed_soup, words, echo, bets, huge, nested, towers, orders, rewritten, denied)
 }

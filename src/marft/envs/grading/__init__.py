@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from marft.envs.grading.extract import MAX_ANSWER, MAX_PROMPT, committed
-from marft.envs.grading.latex import clean, key, respell
+from marft.envs.grading.extract import MAX_PROMPT, committed
+from marft.envs.grading.forms import unfinished
+from marft.envs.grading.found import MAX_ANSWER
+from marft.envs.grading.latex import TEXT_CLOSE, TEXT_OPEN, clean, key
 from marft.envs.grading.matching import same
-from marft.envs.grading.shape import Leaf, read
+from marft.envs.grading.measure import measure_of
+from marft.envs.grading.question import rewritten, wrapped
+from marft.envs.grading.shape import Leaf, Shape, leaves, read
 from marft.envs.grading.symbolic import CLIENT
 from marft.envs.grading.values import cheap, is_number, render
 
 __all__ = ["committed", "final_answer", "grade"]
 
+MAX_WRAPPED = 2  # formulas of the prompt in an answer that algebra is asked about
+
 
 def grade(text: str, gold: str, prompt: str = "") -> bool:
     """Whether the message `text` commits to the answer `gold`; what copies the `prompt` commits to nothing.
 
-    Takes any text, never raises on it, and takes at most the helper's limit. Letters and exact numbers decide first;
+    Takes any text, never raises on it, and takes at most three times the helper's limit. Letters and exact numbers decide first;
     the rest goes to algebra in a process of its own.
     """
     wanted = committed(gold, bare_number=False) or gold
@@ -26,22 +32,41 @@ def grade(text: str, gold: str, prompt: str = "") -> bool:
     said = committed(text, prompt, bare_number=numeric)
     if said is None:
         return False
-    cleaned = clean(said)
-    verdict = same(gold_shape, read(cleaned), cheap)
-    if verdict is not None:
-        return verdict
-    if copied(said, prompt):  # the question's own expression, not worked out
+    answer = read(clean(said))
+    verdict = same(gold_shape, answer, lambda one, other: equal(one, other, prompt[:MAX_PROMPT]))
+    if verdict is False or not worked_out(said, answer, wanted, gold_shape, prompt[:MAX_PROMPT]):
         return False
-    return CLIENT.equal(wanted, said)
+    return verdict is True or (CLIENT.equal(wanted, said) and not in_wrapping(said, wanted, prompt[:MAX_PROMPT]))
+
+
+def equal(gold: Leaf, answer: Leaf, prompt: str) -> bool | None:
+    """Whether two values are equal; the prompt is read only where they are not written alike."""
+    alike = key(gold.text) == key(answer.text) and gold.unit == answer.unit
+    return cheap(gold, answer) if alike else cheap(gold, answer, measure_of(prompt))
+
+
+def worked_out(said: str, answer: Shape, wanted: str, gold: Shape, prompt: str) -> bool:
+    """Whether an answer is the gold as it is written, or neither the question over again nor short of the form asked."""
+    written, cleaned = clean(wanted), clean(said).strip(TEXT_OPEN + TEXT_CLOSE)
+    if key(written) == key(cleaned):
+        return True
+    if rewritten(cleaned, written, prompt):
+        return False
+    golds = list(leaves(gold))
+    for leaf in leaves(answer):
+        if any(key(leaf.text) == key(other.text) for other in golds):
+            continue
+        if all(rewritten(leaf.text, other.text, prompt) or unfinished(leaf, other, prompt) for other in golds):
+            return False
+    return True
+
+
+def in_wrapping(said: str, wanted: str, prompt: str) -> bool:
+    """Whether an answer only wraps a formula of the prompt that has the value asked for."""
+    return any(CLIENT.equal(wanted, formula) for formula in wrapped(clean(said), clean(wanted), prompt)[:MAX_WRAPPED])
 
 
 def final_answer(text: str, prompt: str = "") -> str | None:
     """The answer a message commits to in canonical form, for counting votes; None: none."""
     said = committed(text, prompt)
     return (render(read(clean(said))) or None) if said is not None else None
-
-
-def copied(said: str, prompt: str) -> bool:
-    """Whether an answer stands in the prompt letter by letter."""
-    answer, question = (key(respell(text)).replace("{", "").replace("}", "") for text in (said, prompt[:MAX_PROMPT]))
-    return answer in question

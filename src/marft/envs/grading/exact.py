@@ -5,13 +5,17 @@ A number has to be written out: sums, roots and products are expressions, and no
 
 from __future__ import annotations
 
+import math
 import re
 from fractions import Fraction
 
+from marft.envs.grading.expression import Tree, parsed
 from marft.envs.grading.latex import tight
+from marft.envs.grading.numerals import in_words
 
 MAX_DIGITS = 200  # of a written number; longer ones are no answer
 MAX_POWER = 600
+MAX_EXPONENT, MAX_BASE = 50, 10**6  # in a calculation
 
 PLAIN = r"(?:\d+(?:\.\d*)?|\.\d+)"
 SIGNED = rf"[-+]?{PLAIN}"
@@ -19,12 +23,17 @@ DECIMAL = re.compile(SIGNED)
 RATIO = re.compile(rf"([-+]?)(\d*)\\frac\{{({SIGNED})\}}\{{({SIGNED})\}}")
 SLASH = re.compile(rf"\(?({SIGNED})\)?/\(?({SIGNED})\)?")
 SCIENTIFIC = re.compile(rf"({SIGNED})(?:\\cdot10\^\{{?([-+]?\d{{1,3}})\}}?|[eE]([-+]?\d{{1,3}}))")
+REPEATING = re.compile(r"([-+]?)(\d*)\.(\d*?)(?:\\overline\{(\d+)\}|(\d)\5\5+(?:\.{3}|…|\\l?dots))")
 POWER = re.compile(r"([-+]?)(\d{1,6})\^\{?(\d{1,3})\}?")
 
 
 def number(text: str) -> Fraction | None:
     """The value of a written number, None for anything else; digits are bounded."""
+    if text.endswith("⟫") or (text[-1:].isalpha() and "\\" not in text):
+        return in_words(text)
     text = tight(text)
+    if text.startswith("-(") and text.endswith(")") and text.count("(") == 1:
+        text = f"-{text[2:-1]}" if text[2:3] != "-" else ""
     while text.startswith("{") and text.endswith("}") and "{" not in text[1:]:
         text = text[1:-1]
     if not text or len(text) > MAX_DIGITS or not text.isascii():
@@ -37,8 +46,10 @@ def number(text: str) -> Fraction | None:
         return ratio(found[1], found[2], found[3], found[4])
     if found := SLASH.fullmatch(text):
         return ratio("", "", found[1], found[2])
+    if found := REPEATING.fullmatch(text):
+        return repeating(found[1], found[2], found[3], found[4] or found[5])
     if found := SCIENTIFIC.fullmatch(text):
-        return Fraction(found[1]) * Fraction(10) ** int(found[2] or found[3])
+        return Fraction(Fraction(found[1]) * Fraction(10) ** int(found[2] or found[3]))
     if (found := POWER.fullmatch(text)) and int(found[3]) <= MAX_POWER:
         value = Fraction(int(found[2]) ** int(found[3]))
         return -value if found[1] == "-" else value
@@ -53,10 +64,49 @@ def ratio(sign: str, whole: str, top: str, bottom: str) -> Fraction | None:
     return -value if sign == "-" else value
 
 
+def repeating(sign: str, whole: str, fixed: str, period: str) -> Fraction:
+    r"""`0.1\overline{6}` is 1/6; `0.333\ldots` is 1/3."""
+    value = Fraction(int(whole + fixed or 0)) + Fraction(int(period), 10 ** len(period) - 1)
+    value = value / Fraction(10 ** len(fixed))
+    return -value if sign == "-" else value
+
+
 def equal_sides(left: str, right: str) -> bool:
-    """Whether two sides of an equation are one number."""
-    value = number(left)
-    return value is not None and value == number(right)
+    """Whether two sides of an equation are one number, the left one worked out if it is a calculation."""
+    value = number(right)
+    return value is not None and value in (number(left), calculated(left))
+
+
+def calculated(text: str) -> Fraction | None:
+    """The value of a calculation with rational numbers, as in `2\\cdot9 = 18`; None for anything else or too large."""
+    tree = parsed(text)
+    try:
+        return None if tree is None else worked_out(tree)
+    except (ZeroDivisionError, ValueError, RecursionError):
+        return None
+
+
+def worked_out(tree: Tree) -> Fraction:
+    if isinstance(tree, str):
+        return Fraction(tree)
+    operation, *parts = tree
+    if operation not in ("+", "-", "*", "/", "()", "^"):
+        raise ValueError(operation)
+    values = [worked_out(part) for part in parts]
+    match operation:
+        case "+":
+            return sum(values, Fraction(0))
+        case "*":
+            return math.prod(values, start=Fraction(1))
+        case "-":
+            return -values[0]
+        case "/":
+            return 1 / values[0]
+        case "^" if values[1].denominator == 1 and abs(values[1]) <= MAX_EXPONENT and abs(values[0]) <= MAX_BASE:
+            return Fraction(values[0] ** int(values[1]))
+        case "()":
+            return values[0]
+    raise ValueError(operation)
 
 
 def decimals(text: str) -> int | None:

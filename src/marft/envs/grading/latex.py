@@ -8,14 +8,24 @@ SET_OPEN, SET_CLOSE = "⦃", "⦄"  # \{ and \}, told apart from the braces that
 TEXT_OPEN, TEXT_CLOSE = "⟪", "⟫"  # around what stood in \text{…}
 ROW = "⏎"  # \\\\ between the rows of a matrix
 
+FRACTIONS = dict(
+    zip(
+        "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞",
+        ["1/2", "1/3", "2/3", "1/4", "3/4", "1/5", "2/5", "3/5", "4/5", "1/6", "5/6", "1/8", "3/8", "5/8", "7/8"],
+        strict=True,
+    )
+)
+SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
+SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 UNICODE = {
     **dict.fromkeys("−–—‐‑", "-"),
     **dict.fromkeys("×·⋅∙", r"\cdot "),
     **dict.fromkeys("\u00a0\u2009\u202f\u200b\ufeff\t\r\n", " "),
-    **{sub: f"^{{{n}}}" for n, sub in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
-    "÷": "/", "∕": "/", "⁄": "/", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
+    **{digit: str(n) for n, digit in enumerate("０１２３４５６７８９")},
+    **{sign: rf"\frac{{{value[0]}}}{{{value[2:]}}}" for sign, value in FRACTIONS.items()},
+    "÷": "/", "∕": "/", "⁄": "/", "ℝ": r"\mathbb{R}", "∨": " or ", "∧": " and ", "∩": r"\cap ", "⟨": "(", "⟩": ")",
     "π": r"\pi ", "θ": r"\theta ", "∞": r"\infty ", "√": r"\sqrt ", "°": r"^\circ ", "±": r"\pm ", "∓": r"\mp ",
-    "≤": "<=", "≥": ">=", "≠": r"\ne ", "∈": r"\in ", "∪": r"\cup ", "∅": r"\emptyset ", "′": "'",
+    "’": "'", "‘": "'", "≤": "<=", "≥": ">=", "≠": r"\ne ", "∈": r"\in ", "∪": r"\cup ", "∅": r"\emptyset ", "′": "'",
     SET_OPEN: "", SET_CLOSE: "", TEXT_OPEN: "", TEXT_CLOSE: "", ROW: "",
 }  # fmt: skip
 UNICODE_TABLE = str.maketrans(UNICODE)
@@ -26,7 +36,22 @@ SPELLINGS = tuple(
         (r"(?<=\d)(?:\{,\}|,\\!|\\,)\s*(?=\d{3}(?!\d))", ""),  # 1{,}000  1,\!000  1\,000
         (r"\\(?:left|right|[bB]igg?[lr]?)\b\.?", " "),
         (r"\\(?:displaystyle|textstyle|limits|nolimits|hspace\s*\{[^{}]*\}|phantom\s*\{[^{}]*\})(?![A-Za-z])", " "),
-        (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
+        (r"\\(?:[dtc]|nice|s)frac(?![A-Za-z])", r"\\frac"),
+        (r"(?<=\d)(?:\.{3}|…)", r"\\ldots "),
+        (r"\\div(?![A-Za-z])", "/"),
+        (r"\\begin\{array\}\s*\{[^{}]*\}", r"\\begin{matrix}"),
+        (r"\\end\{array\}", r"\\end{matrix}"),
+        (r"\\(?:begin|end)\{(?:align|aligned|equation|gather)\*?\}", " "),
+        (r"\\(?:lor|vee)(?![A-Za-z])", " or "),
+        (r"\\(?:land|wedge)(?![A-Za-z])", " and "),
+        (r"\\(?:colon|ratio)(?![A-Za-z])", ":"),
+        (r"\\(?:mid|lvert|rvert|vert)(?![A-Za-z])", "|"),
+        (r"\\(?:langle)(?![A-Za-z])", "("),
+        (r"\\(?:rangle)(?![A-Za-z])", ")"),
+        (r"\\(?:setminus|smallsetminus|backslash)(?![A-Za-z])", r"\\setminus "),
+        (r"\\(?:mathbb|Bbb|mathbf)\s*\{?\s*R\s*\}?(?![A-Za-z])|\\R(?![A-Za-z])", r"\\mathbb{R}"),
+        (r"\\(?:dot|bar|overline)\s*\{?(\d+)\}?", r"\\overline{\1}"),
+        (r"\\(?:blacksquare|square|Box|checkmark|qed)(?![A-Za-z{])\s*$", " "),
         (r"\\(?:leqslant|leq|le)(?![A-Za-z])|=<", "<="),
         (r"\\(?:geqslant|geq|ge)(?![A-Za-z])", ">="),
         (r"\\lt(?![A-Za-z])", "<"),
@@ -37,23 +62,42 @@ SPELLINGS = tuple(
         (r"\\(?:\{|lbrace(?![A-Za-z]))", SET_OPEN),
         (r"\\(?:\}|rbrace(?![A-Za-z]))", SET_CLOSE),
         (r"\\(?:[,;:! >]|q?quad(?![A-Za-z])|thinspace(?![A-Za-z]))|~", " "),
-        (r"\\?\$|\*\*|`|\\[()\[\]](?![A-Za-z])", " "),  # dollars (money too), Markdown, math delimiters
+        (r"\\?\$|\*\*|`|\\[()\[\]](?![A-Za-z])|[✓✔✅☑■□∎🎉😊]", " "),  # dollars (money too), Markdown, math delimiters
         (r"\^\s*\{?\s*\\circ\s*\}?|\\degrees?(?![A-Za-z])", "°"),
         (r"\\%", "%"),
-        (r"\\(?:text|textbf|textit|textrm|mbox|textnormal|hbox)\s*\{([^{}]*)\}", rf" {TEXT_OPEN}\1{TEXT_CLOSE} "),
-        (r"\\(?:mathrm|mathbf|mathit|mathsf|operatorname|rm|bf|boldsymbol)\s*\{([^{}]*)\}", r" \1 "),
+        (
+            r"\\(?:text|textbf|textit|textrm|textsf|texttt|textsc|emph|mbox|textnormal|hbox)\s*\{([^{}]*)\}",
+            rf" {TEXT_OPEN}\1{TEXT_CLOSE} ",
+        ),
+        (
+            r"\\(?:mathrm|mathbf|mathit|mathsf|mathtt|operatorname|rm|bf|bm|boldsymbol|underline|ensuremath)\s*\{([^{}]*)\}",
+            r" \1 ",
+        ),
+        (r"\\(?:textcolor|colorbox)\s*\{\w*\}\s*\{([^{}]*)\}", r" \1 "),
+        (r"\\(?:color\s*\{\w*\}|(?:bf|rm|it|large|Large|bfseries)(?![A-Za-z]))", " "),
         (r"(?<![\\A-Za-z])sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
         (r"(?<![\\A-Za-z])(pi|sqrt|infty)(?![A-Za-z])", r"\\\1 "),
         (r"(?<![\\A-Za-z])(?:infinity|oo)(?![A-Za-z])", r"\\infty "),
         (r"\*", r"\\cdot "),
         (r"(?<=\d)\s+([1-9]\d*)\s*/\s*(\d+)(?!\d)", r"\\frac{\1}{\2}"),  # 3 1/2
         (rf"{TEXT_OPEN}\s*(and|or)\s*{TEXT_CLOSE}", r" \1 "),
+        (rf"{SET_OPEN}\s*{SET_CLOSE}", r"\\emptyset "),
+        (
+            rf"^\s*{TEXT_OPEN}\s*(?i:(?:the |our |my |final |correct )*(?:answer|result|solution)(?: is)?)\s*[:=]?\s*{TEXT_CLOSE}",
+            " ",
+        ),
+        (rf"^\s*{TEXT_OPEN}?\s*(?i:minus|negative)\s*{TEXT_CLOSE}?\s*(?=[\d.]|\\frac)", "-"),
+        (r"^\s*(?:\\(?:therefore|implies|Rightarrow|Longrightarrow|rightarrow)(?![A-Za-z])|[∴⇒→⟹])", " "),
+        (r"(?<=\.)(\d*)\((\d+)\)", r"\1\\overline{\2}"),  # 0.(3)
         (r"\s+", " "),
     )
 )
+RAISED, LOWERED = re.compile("⁻?[⁰¹²³⁴⁵⁶⁷⁸⁹]+"), re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
+OVER = re.compile(r"\\over(?![A-Za-z])")
 DOUBLED = re.compile(r"\\(?=\\[A-Za-z])")  # \\\\frac, escaped once too often
 NEEDS_ARGUMENTS = re.compile(r"\\(frac|sqrt|binom)(?![A-Za-z])\s*")
 TOKEN = re.compile(r"\\[A-Za-z]+|[^\s{}\\]")
+MONEY = re.compile(r"^([\s$]*-?)\\\$\s*((?:\d|\{?,\}?\\?!?|\.)*\d)([\s$.]*)$")
 IS_ABOUT = re.compile(r"^(\s*[A-Za-z]?\s*)(?:\\(?:approx|simeq)(?![A-Za-z])|≈)")
 ABOUT = re.compile(r"(?:\\(?:approx|simeq)(?![A-Za-z])|≈).*$", re.S)
 DANGLING = " .,;:?"  # an exclamation mark is a factorial
@@ -64,15 +108,37 @@ UNSAID = re.compile(r"(?<=[\w)}\]'!])·(?=[A-Za-z({|\\])(?!(?<=\d·)\\frac)")  #
 
 def clean(text: str) -> str:
     """An answer in our one spelling, spaces kept where they may matter."""
+    text = MONEY.sub(r"\1\2\\text{ dollars}\3", text)
     text = ABOUT.sub(" ", IS_ABOUT.sub(r"\1=", text))  # what is exact stands before the ≈
     return brace_arguments(respell(text)).strip().rstrip(DANGLING).lstrip(" :=").strip()
 
 
 def respell(text: str) -> str:
-    text = text.translate(UNICODE_TABLE)
+    text = RAISED.sub(lambda run: f"^{{{run[0].translate(SUPERSCRIPTS)}}}", text)
+    text = LOWERED.sub(lambda run: f"_{{{run[0].translate(SUBSCRIPTS)}}}", text)
+    text = over(text.translate(UNICODE_TABLE))
     text = text.replace(r"\\", ROW) if r"\begin" in text else DOUBLED.sub("", text)
     for pattern, replacement in SPELLINGS:
         text = pattern.sub(replacement, text)
+    return text
+
+
+def over(text: str) -> str:
+    r"""`{3\over4}` → `\frac{3}{4}`; only the first few, as nobody writes many."""
+    for _ in range(4):
+        found = OVER.search(text)
+        if found is None:
+            break
+        start, end = found.start(), found.end()
+        depth = 0
+        while start > 0 and not (depth == 0 and text[start - 1] == "{"):
+            depth += (text[start - 1] == "}") - (text[start - 1] == "{")
+            start -= 1
+        close = closing(text, start - 1) if start else len(text)
+        if close is None or close < end:
+            break
+        fraction = rf"\frac{{{text[start : found.start()]}}}{{{text[end:close]}}}"
+        text = text[:start] + fraction + text[close:] if start else fraction
     return text
 
 

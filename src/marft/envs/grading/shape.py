@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from marft.envs.grading.exact import equal_sides, number
+from marft.envs.grading.intervals import as_intervals
 from marft.envs.grading.latex import ROW, SET_CLOSE, SET_OPEN, TEXT_CLOSE, TEXT_OPEN, key
+from marft.envs.grading.numerals import BASES, in_words
 from marft.envs.grading.units import split_unit
 
 MAX_DEPTH = 8  # of brackets in brackets; deeper ones are read as plain text
@@ -17,13 +19,18 @@ MAX_SIGNS = 3  # of ± in one value
 
 OPENING, CLOSING = f"([{{{SET_OPEN}", f")]}}{SET_CLOSE}"
 SEPARATOR = re.compile(r"[,;]\s*(?:(?:and|or)(?![A-Za-z]))?|(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])")
+EITHER = re.compile(r"(?<![\\A-Za-z])or(?![A-Za-z])")
 UNION = re.compile(r"\\cup(?![A-Za-z])")
 EQUALS = re.compile(r"(?<![<>!:=])=(?!=)")
-LESS = re.compile(r"<=?|>=?")
 MEMBER = re.compile(r"^[A-Za-z]\s*\\in(?![A-Za-z])")
 THOUSANDS = re.compile(r"(?<![\d,.])(?:\d{1,3}(?:,\d{3})+|[1-9]\d{0,2}(?: \d{3})+)(?![\d,])")
-MATRIX = re.compile(r"\\begin\{([pb]?matrix)\}(.*)\\end\{\1\}")
-VARIABLE = re.compile(r"\\?[A-Za-z]+")
+MATRIX = re.compile(r"\\begin\{((?:[pbB]|small)?matrix)\}(.*)\\end\{\1\}", re.S)
+FRAMED = re.compile(r"[(\[]\s*\\begin\{((?:small)?matrix)\}(.*)\\end\{\1\}\s*[)\]]", re.S)
+# (22)_6, 22_{\text{six}}, 22 (base 6) are 22_{6}
+BASED = re.compile(
+    rf"^\(?(-?[\dA-Z]+)\)?\s*(?:_\s*\{{?\s*{TEXT_OPEN}?\(?\s*|{TEXT_OPEN}?\s*\(?\s*(?:in\s+)?base\s*{TEXT_CLOSE}?\s*)"
+    rf"({'|'.join(BASES)}|\d+)\s*\)?{TEXT_CLOSE}?\s*\}}?\)?{TEXT_CLOSE}?$"
+)
 EITHER_SIGN = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
 GREEK = "alpha|beta|gamma|delta|epsilon|eta|theta|kappa|lambda|mu|nu|rho|sigma|tau|phi|varphi|psi|omega|Delta"
 SYMBOL = rf"(?:[A-Za-z]|[A-Z]{{2}}|\\(?:{GREEK}))(?:_(?:\w|\{{\w{{1,4}}\}}))?'*"
@@ -61,12 +68,17 @@ def read(text: str, depth: int = 0) -> Shape:
         return Leaf(text=text)
     while enclosed(text, "{", "}"):
         text = text[1:-1].strip()
+    text = BASED.sub(lambda found: f"{found[1]}_{{{BASES.get(found[2], found[2])}}}", text)
+    if (intervals := as_intervals(text)) is not None:
+        text = intervals
     text = MEMBER.sub("", text).strip()
     if text.startswith(TEXT_OPEN) and text.find(TEXT_CLOSE) == len(text) - 1:
         inside = read(text[1:-1], depth + 1)
         return replace(inside, words=True) if isinstance(inside, Leaf) else inside
-    if found := MATRIX.fullmatch(text):
+    if found := MATRIX.fullmatch(text) or FRAMED.fullmatch(text):
         return read_matrix(found[2], depth)
+    if r"\infty" in text and len(parts := split(text, EITHER)) > 1 and all(is_bracketed(part) for part in parts):
+        return group("union", parts, depth)
     if len(parts := split(text, UNION)) > 1:
         return group("union", parts, depth)
     for opening, closing in product(f"([{SET_OPEN}", f")]{SET_CLOSE}"):
@@ -74,12 +86,14 @@ def read(text: str, depth: int = 0) -> Shape:
             inside_text = text[1:-1]
             if len(parts := split(inside_text, SEPARATOR)) > 1:
                 return group("list" if opening == SET_OPEN else opening + closing, parts, depth)
-            if opening + closing in ("()", SET_OPEN + SET_CLOSE) and inside_text.strip():
+            if opening + closing in ("()", "[]", SET_OPEN + SET_CLOSE) and inside_text.strip():
                 return read(inside_text, depth + 1)
+    if in_words(text) is not None:  # one hundred and five is no list
+        return Leaf(text=text)
     text = THOUSANDS.sub(lambda found: re.sub("[, ]", "", found[0]), text)
     if len(parts := split(text, SEPARATOR)) > 1:
         return group("list", parts, depth)
-    return read_interval(text, depth) or read_value(text, depth)
+    return read_value(text, depth)
 
 
 def group(kind: str, parts: list[str], depth: int) -> Shape:
@@ -88,7 +102,14 @@ def group(kind: str, parts: list[str], depth: int) -> Shape:
     items = tuple(read(part, depth + 1) for part in parts)
     if kind == "list":  # x = 1, ±2 is a list of three
         items = tuple(i for item in items for i in (item.items if is_list(item) else (item,)))  # type: ignore[union-attr]
+        values = {number(item.text) if isinstance(item, Leaf) else None for item in items}
+        if len(values) == 1 and None not in values:  # 18, or eighteen
+            return items[0]
     return Group(kind=kind, items=items)
+
+
+def is_bracketed(text: str) -> bool:
+    return any(enclosed(text.strip(), opening, closing) for opening, closing in product("([", ")]"))
 
 
 def is_list(shape: Shape) -> bool:
@@ -102,28 +123,11 @@ def read_matrix(inside: str, depth: int) -> Shape:
     return group(f"matrix {len(rows)}×{len(rows[0])}", [cell for row in rows for cell in row], depth)
 
 
-def read_interval(text: str, depth: int) -> Shape | None:
-    """`1 < x <= 2` is (1,2]; `x > 3` is (3,∞). Other relations are left to the algebra."""
-    sides, signs = LESS.split(text), LESS.findall(text)
-    sides = [side.strip() for side in sides]
-    if not 1 <= len(signs) <= 2 or not all(sides) or len({sign[0] for sign in signs}) > 1:
-        return None
-    if signs[0][0] == ">":
-        sides, signs = sides[::-1], signs[::-1]
-    if len(signs) == 1 and VARIABLE.fullmatch(sides[0]) and number(sides[1]) is not None:
-        sides, signs = [r"-\infty", *sides], ["<", *signs]
-    elif len(signs) == 1 and VARIABLE.fullmatch(sides[1]) and number(sides[0]) is not None:
-        sides, signs = [*sides, r"\infty"], [*signs, "<"]
-    if len(signs) != 2 or not VARIABLE.fullmatch(sides[1]):
-        return None
-    kind = ("[" if "=" in signs[0] else "(") + ("]" if "=" in signs[1] else ")")
-    return group(kind, [sides[0], sides[2]], depth)
-
-
 def read_value(text: str, depth: int) -> Shape:
     name, value = "", text
     sides = [side.strip() for side in EQUALS.split(text)]
     if len(sides) > 1:
+        sides = [side[1:-1].strip() if enclosed(side, "{", "}") else side for side in sides]
         name, value = sides[0], sides[-1]
         if not all(equal_sides(side, value) for side in sides[1:-1]):
             return Leaf(text=text)
@@ -180,3 +184,11 @@ def split(text: str, separator: re.Pattern[str]) -> list[str]:
             parts.append(text[start : found.start()])
             start = found.end()
     return [*parts, text[start:]]
+
+
+def leaves(shape: Shape) -> Iterator[Leaf]:
+    if isinstance(shape, Leaf):
+        yield shape
+    else:
+        for item in shape.items:
+            yield from leaves(item)

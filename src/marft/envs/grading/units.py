@@ -1,69 +1,133 @@
 r"""Units behind an answer: `5\text{ cm}`, `12 apples`, `90°`, `50%`.
 
-A unit that one side leaves out does not matter; two known units that differ do. A word that makes it another value is
-no unit: `5 million`, `5 squared`, `5 less than six`.
+A unit that one side leaves out does not matter; two known units that differ do, unless one converts into the other. A
+word that makes it another value is no unit: `5 million`, `5 squared`, `5 less than six`, `5 doubled`.
 """
 
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
+from marft.envs.grading.denial import REFUSED
 from marft.envs.grading.latex import TEXT_CLOSE, TEXT_OPEN
+from marft.envs.grading.numerals import SCALE
 
 KNOWN = {
-    "cm": "cm centimeter centimeters centimetre centimetres",
-    "mm": "mm millimeter millimeters",
+    "cm": "cm cms centimeter centimeters centimetre centimetres",
+    "mm": "mm millimeter millimeters millimetre millimetres",
     "m": "m meter meters metre metres",
-    "km": "km kilometer kilometers",
+    "km": "km kms kilometer kilometers kilometre kilometres",
     "in": "in inch inches",
     "ft": "ft foot feet",
     "yd": "yd yard yards",
     "mi": "mi mile miles",
-    "s": "s sec second seconds",
-    "min": "min minute minutes",
+    "ms": "millisecond milliseconds",
+    "s": "s sec secs second seconds",
+    "min": "min mins minute minutes",
     "h": "h hr hrs hour hours",
     "day": "day days",
     "week": "week weeks",
+    "fortnight": "fortnight fortnights",
     "month": "month months",
-    "year": "year years",
-    "dollar": "dollar dollars usd",
-    "cent": "cent cents",
-    "euro": "euro euros",
+    "year": "year years yr yrs",
+    "decade": "decade decades",
+    "century": "century centuries",
+    "dollar": "dollar dollars usd bucks",
+    "cent": "cent cents ¢ penny pennies",
+    "nickel": "nickel nickels",
+    "dime": "dime dimes",
+    "euro": "euro euros eur €",
+    "pound": "gbp £ quid",
+    "yen": "yen jpy ¥",
     "degree": "degree degrees °",
-    "percent": "percent %",
-    "radian": "radian radians",
+    "radian": "radian radians rad",
+    "percent": "percent % pct",
+    "mg": "mg milligram milligrams",
     "g": "g gram grams",
-    "kg": "kg kilogram kilograms",
+    "kg": "kg kgs kilogram kilograms kilo kilos",
+    "t": "ton tons tonne tonnes",
     "lb": "lb lbs pound pounds",
     "oz": "oz ounce ounces",
+    "ml": "ml milliliter milliliters millilitre millilitres",
     "l": "liter liters litre litres",
+    "gal": "gallon gallons",
+    "qt": "quart quarts",
+    "pt": "pint pints",
     "mph": "mph",
+    "kmh": "kph kmh",
     "am": "am",
     "pm": "pm",
-    "unit": "unit units",
 }
 NAMES = {word: unit for unit, words in KNOWN.items() for word in words.split()}
-SHORT = {"m", "s", "h", "g", "in", "mi", "l", "am"}  # read as units only inside \text or behind a bare number
-WORDS = rf"[A-Za-z°][A-Za-z°./ ]*(?:{TEXT_CLOSE}?\s*\^\s*\{{?[23]\}}?)?"
-IN_TEXT = re.compile(rf"\s*{TEXT_OPEN}\s*({WORDS})\s*{TEXT_CLOSE}?\s*(?:\^\s*\{{?([23])\}}?)?$")
-BEHIND_NUMBER = re.compile(rf"(?<=[\d}}.])\s*({WORDS})$")
-SIGN = re.compile(r"\s*([°%])$")
+SIZES = {  # of units that convert into each other, by what they measure
+    "length": {"mm": "1/1000", "cm": "1/100", "m": "1", "km": "1000", "in": "0.0254", "ft": "0.3048", "yd": "0.9144", "mi": "1609.344"},
+    "time": {"ms": "1/1000", "s": "1", "min": "60", "h": "3600", "day": "86400", "week": "604800", "fortnight": "1209600"},
+    "calendar": {"month": "1", "year": "12", "decade": "120", "century": "1200"},
+    "mass": {"mg": "1/1000", "g": "1", "kg": "1000", "t": "1000000"},
+    "weight": {"oz": "1", "lb": "16"},
+    "volume": {"ml": "1/1000", "l": "1"},
+    "capacity": {"pt": "1", "qt": "2", "gal": "8"},
+    "money": {"cent": "1/100", "nickel": "1/20", "dime": "1/10", "dollar": "1"},
+}  # fmt: skip
+KINDS = {unit: kind for kind, sizes in SIZES.items() for unit in sizes} | {
+    "euro": "money", "pound": "money", "yen": "money", "month": "time", "year": "time", "decade": "time",
+    "century": "time", "oz": "mass", "lb": "mass", "degree": "angle", "radian": "angle", "pt": "volume", "qt": "volume",
+    "gal": "volume", "mph": "speed", "kmh": "speed", "am": "clock", "pm": "clock",
+}  # fmt: skip
+SHORT = {"m", "s", "h", "g", "in", "mi", "l", "am", "t"}  # read as units only inside \text or behind a bare number
+WORDS = rf"[A-Za-z°¢€£¥][A-Za-z°./'’ -]*(?:{TEXT_CLOSE}?\s*\^\s*\{{?[23]\}}?)?"
+IN_TEXT = re.compile(rf"\s*{TEXT_OPEN}\s*[-,]?\s*({WORDS})\s*{TEXT_CLOSE}?\s*(?:\^\s*\{{?([23])\}}?)?$")
+BEHIND_NUMBER = re.compile(rf"(?<=[\d}}.)])\s*-?({WORDS})$")
+SIGN = re.compile(r"\s*([°%¢€£¥])$")
+BEFORE = re.compile(r"^(-?)\s*(?:([€£¥])|(?:USD?|EUR|GBP)\s)\s*(?=[\d.])")
+HALF = re.compile(rf"(?<=\d)\s*{TEXT_OPEN}?\s*([aApP])\.?\s?[mM]\.?\s*{TEXT_CLOSE}?$")  # of a day
+ORDINAL = re.compile(rf"(?<=\d)\s*(?:\^\s*\{{?\s*)?{TEXT_OPEN}?\s*(?:st|nd|rd|th)\s*{TEXT_CLOSE}?\s*\}}?(?![A-Za-z])")
 POWERS = {"square": "2", "sq": "2", "squared": "2", "cubic": "3", "cu": "3", "cubed": "3"}
 NUMERALS = (
     "zero|one|two|three|four|five|six|seven|eight|nine|tens?|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen"
-    "|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|(?:hundred|thousand|(?:m|b|tr|quadr)illion|dozen)(?:s|ths?)?"
-    "|half|halves|thirds?|quarters?|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf)ths?"
+    rf"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|(?:{SCALE})(?:s|th|ths)?|\w*illions?|googols?|(?:milli|micro|nano|mega|giga|tera|centi|deci)s?|lacs?|bn|mn|mln|bln|tn"
+    "|half|halves|thirds?|quarters?|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf)ths?|(?:\\w+-?)?folds?"
+    "|couples?|pairs?|trios?|quartets?"
 )
 OPERATORS = (
     "plus|minus|times|less|fewer|more|than|divided|multiplied|modulo|mod|factorials?|choose|power|root|reciprocal"
-    "|sin|cos|tan|ln|log|exp|negative|below"
+    "|sin|cos|tan|ln|log|exp|negative|below|above|doubled?|doubles|halved|tripled?|quadrupled|quintupled|twice|thrice"
+    "|negated|inverted|increased|decreased|reduced|incremented|decremented|added|subtracted|raised|lowered|rounded"
+    "|over|under|by|to the|or so|ish|something|and change|and counting|at most|at least|tops|max(?:imum)?|min(?:imum)?"
+    "|approx|or (?:more|less|fewer)|short|off|plus or minus|give or take|repeating|recurring|upside|backwards|reversed"
 )
-DENIALS = "no|not|never|neither|nor|isn|is|wrong|incorrect|false|unless|except"
+DENIALS = (
+    rf"no|not|never|neither|nor|isn|isn't|aren't|wasn't|can't|cannot|won't|is|was|if|unless|except|but|{REFUSED[5:-3]}"
+)
 ANOTHER_VALUE = rf"(?i:{NUMERALS}|{OPERATORS}|{DENIALS})\b"
 MULTIPLE = rf"(?i:{NUMERALS}|squared|cubed|factorial)\b(?!-)"
 LETTERS = "(?:[b-fi-ln-rt-zKMB]|a$)"  # a variable, or K and M for thousands and millions; g, h, m and s are units
 # A phrase up to the last word that makes it another value; `5 feet squared` has a unit, `5 squared` has none.
 CHANGED = re.compile(rf"(?:.*\b{ANOTHER_VALUE})?\s*(?:(?:(?i:squared|cubed)|{LETTERS})\b)?", re.DOTALL)
+# A lone word that says what is done to a number or thought of it, and names nothing that is counted.
+VERBAL = re.compile(
+    r"(?!(?:needed|required|used|left|red|bed|seed|weed|sled|colou?red|sold|added|speed|total(?:ed)?|remaining|earned|saved"
+    r"|spent|traveled|travelled|walked|read|eaten|baked|picked|planted|collected|only|exactly|precisely|altogether|daily"
+    r"|weekly|monthly|yearly|hourly|family|monopoly|ring|king|string|wing|building|painting|drawing|evening|morning|meeting"
+    r"|reading|serving|shilling|sibling|duckling|crossing|missing|standing|spring|sing|filling|sting|swing)$)"
+    r"[a-z]+(?:ed|ly|ing|able|ible|ish|wise|less)$",
+    re.I,
+)
+AT_ONCE = re.compile(
+    rf"\s*-?\s*(?:{MULTIPLE}|(?i:(?:less|more|fewer|greater|other|higher|lower)\s+than|plus|minus|times(?!\s+(?:a|per|as|more))"
+    rf"|divided|multiplied|modulo|mod|factorial|choose|percent|per ?cent|or (?:so|more|less|fewer)|and (?:a|counting|change)"
+    rf"|doubled|halved|tripled|squared|cubed|raised|to the|ish|something|at (?:most|least)|give or take|too (?:many|few)"
+    rf"|repeating|recurring|negated|short of|off)\b)"
+)
+
+
+def changed_behind(rest: str) -> bool:
+    """Whether prose behind a number makes it another value: `5 lakh`, `5 less than six`, `5 doubled.`"""
+    if AT_ONCE.match(rest):
+        return True
+    alone = re.match(r"\s+([A-Za-z]+)\s*[.!]*\s*$", rest)
+    return alone is not None and VERBAL.match(alone[1]) is not None
 
 
 def split_unit(text: str, is_number: bool = False) -> tuple[str, str]:
@@ -71,33 +135,70 @@ def split_unit(text: str, is_number: bool = False) -> tuple[str, str]:
 
     Plain words are units behind a bare number, or when they are known: `2xy` keeps its letters.
     """
+    text = ORDINAL.sub("", text).strip()
+    if found := HALF.search(text):
+        return text[: found.start()].strip(), f"{found[1].lower()}m"
+    if found := BEFORE.match(text):
+        return f"{found[1]}{text[found.end() :]}", NAMES.get(found[2] or "usd", "")
     if found := SIGN.search(text):
         return text[: found.start()].strip(), NAMES[found[1]]
     if (found := IN_TEXT.search(text)) and text[: found.start()].strip():
-        return cut(text, found, unit_name(found[1], found[2]))
+        return behind_text(text, found)
     found = BEHIND_NUMBER.search(text)
     if found is None or not text[: found.start()].strip():
         return text, ""
     name = unit_name(found[1], None)
-    separate = text[: found.start(1)].endswith(" ")
+    separate = text[: found.start(1)].endswith((" ", "-"))
     long_word = len(found[1].split()[0].strip(".")) > 2 and separate
     if (is_number and (long_word or (name and separate))) or (name and name.split("^")[0] not in SHORT):
         return cut(text, found, name)
     return text, ""
 
 
+def behind_text(text: str, found: re.Match[str]) -> tuple[str, str]:
+    r"""Words in \text behind a value; behind other words, or a bare name, they are no unit unless they are a known one."""
+    name, before = unit_name(found[1], found[2]), text[: found.start()]
+    if not name and (TEXT_OPEN in before or not re.search(r"\d|\\(?:pi|sqrt|frac)", before)):
+        return text, ""
+    return cut(text, found, name)
+
+
 def cut(text: str, found: re.Match[str], name: str) -> tuple[str, str]:
     """The text before a unit; words that make it another value stay with it."""
+    if VERBAL.match(found[1].strip()):
+        return text, name
     changed = CHANGED.match(found[1])
     end = changed.end() if changed else 0
-    return text[: found.start(1) + end if end else found.start()].strip(), name
+    return text[: found.start(1) + end if end else found.start()].rstrip(" -").strip(), name
 
 
 def unit_name(words: str, power: str | None) -> str:
     found = ""
-    for word in re.split(r"[ ^{}⟫]+", words.lower().replace(".", "")):
+    lower = words.lower().replace(".", "")
+    if re.match(r"\s*(?:miles?|mi)\s*(?:per|an|/)\s*(?:hours?|h)", lower):
+        return "mph"
+    if re.match(r"\s*(?:km|kilomet\w+)\s*(?:per|an|/)\s*(?:hours?|h)", lower):
+        return "kmh"
+    if re.search(r"\bper\b(?! ?cent)|/", lower):
+        return ""
+    for word in re.split(r"[ ^{}⟫-]+", lower.replace("per cent", "percent")):
         power = POWERS.get(word, power)
         found = found or NAMES.get(word, "")
     if not power and (raised := re.search(r"\^\s*\{?([23])", words)):
         power = raised[1]
     return f"{found}^{power}" if found and power else found
+
+
+def converted(one: str, other: str) -> Fraction | None:
+    """How many of `other` one of `one` is; None where they do not convert."""
+    (first, _, power), (second, _, same) = one.partition("^"), other.partition("^")
+    for sizes in SIZES.values():
+        if first in sizes and second in sizes and power == same:
+            return (Fraction(sizes[first]) / Fraction(sizes[second])) ** int(power or 1)
+    return None
+
+
+def kind_of(unit: str) -> str:
+    """What a unit measures: length, time, money …; squares and cubes of lengths are kinds of their own."""
+    name, _, power = unit.partition("^")
+    return KINDS.get(name, name) + power

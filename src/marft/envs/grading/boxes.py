@@ -1,0 +1,81 @@
+r"""Answers in a frame: `\boxed{…}`, `\fbox{…}`, `<answer>…</answer>`, and what joins a box to its neighbours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from marft.envs.grading.found import MAX_ANSWER, Found
+from marft.envs.grading.numerals import SCALE
+
+TAG = re.compile(
+    r"<(final_?|)answer>(.*?)(?:</\1answer>|\Z)|\[(final_?|)answer\](.{1,1000}?)\[/\3answer\]", re.S | re.I
+)
+BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*")
+UNBRACED = re.compile(r"([^\s${}]{1,40}?)(?=\.?\s*(?:\$|\\[)\]]|\n|\Z))")  # up to the end of its formula or line
+SIGN = r"[-+*/^:×÷·−–—~|&]|\\(?:cdot|times|div|pm|mp|to|mid|over|vert|sim|ast|cup|cap|backslash)(?![A-Za-z])"
+OPERATOR = rf"(?:{SIGN}|\b(?:to|through|thru|until|plus|minus|times|over|by|of|x|vs|versus|per|divided by|multiplied by|mod|out of)\b)"
+JOINS = re.compile(
+    rf"[\s$]*(?:\\[()\[\]])?[\s$]*(?:{OPERATOR}|[=<>.]|\\?%|\\(?:ne|le|ge)q?(?![A-Za-z]))?[\s$]*(?:\\[()\[\]])?[\s$]*"
+)
+OPERAND = re.compile(
+    rf"[\s$]*(?:{SIGN}|\*\*)[\s$({{]*(?:[-+]?\d|\\boxed|\\[dt]?frac|\\sqrt|\\pi|\()(?!\\circ)|!|[\s$]*\^(?!\s*\{{?\\circ)"
+)
+SCALED = re.compile(rf"[\s$]*(?:\\\))?[\s$]*(?:\\text\s*\{{\s*)?({SCALE})s?\b(?! of a)", re.I)
+UNARY_MINUS = re.compile(r"(?:[=$(,]\s*[-−]\s*|(?:^|\s)[-−])\Z")
+COEFFICIENT = re.compile(
+    r"(?:\\(?:sqrt|frac|[dtc]frac|log|ln|sin|cos|tan|lvert|vert|overline)\s*\{?|\d|\||[\d)}]\s*(?:\\cdot|\\times|[*×·])\s*)\Z"
+)
+
+
+def tags(tail: str) -> Iterator[Found]:
+    """Answers in tags; a box or a label in a tag is that tag's answer."""
+    for found in TAG.finditer(tail):
+        inside = found[2] if found[2] is not None else found[4]
+        if inside.strip():
+            yield Found(start=found.start(), end=found.end(), text=inside)
+
+
+def boxes(tail: str) -> Iterator[Found]:
+    """Outermost boxes that hold something; braces are matched in one pass, however many stay open."""
+    ends = brace_ends(tail)
+    past = 0
+    for found in BOX.finditer(tail):
+        if found.start() < past:
+            continue
+        at = found.end()
+        if tail.startswith("{", at):
+            end = ends.get(at)
+            inside = "" if end is None else tail[at + 1 : end]
+            past = found.start() if end is None else end + 1
+        else:
+            token = UNBRACED.match(tail, at)
+            inside = token[1] if token else ""
+            past = token.end() if token else at
+        inside = BOX.sub("", inside) if len(inside) <= MAX_ANSWER else inside
+        if inside.strip():
+            yield Found(start=found.start(), end=past, text=inside)
+
+
+def brace_ends(text: str) -> dict[int, int]:
+    """Where each brace that opens and closes does so; escaped braces are letters."""
+    opened: list[int] = []
+    ends: dict[int, int] = {}
+    for found in re.finditer(r"\\.|[{}]", text, re.S):
+        if found[0] == "{":
+            opened.append(found.start())
+        elif found[0] == "}" and opened:
+            ends[opened.pop()] = found.start()
+    return ends
+
+
+def in_place(tail: str, chain: Sequence[Found], text: str) -> str | None:
+    r"""A box's answer with what stands at it: `-\boxed{5}` is -5, `\boxed{5}` million is 5 million; None where the box is
+    only a part of a larger expression."""
+    before, end = tail[max(0, chain[0].start - 40) : chain[0].start], chain[-1].end
+    if OPERAND.match(tail, end) or COEFFICIENT.search(before):
+        return None
+    if UNARY_MINUS.search(before) and not re.search(r"(?:^|\n)\s*[-−]\s+\Z", before):
+        text = f"-{text}" if re.fullmatch(r"[\w.\\]+(?:\{\w+\}){0,2}", text) else f"-({text})"
+    scaled = SCALED.match(tail, end)
+    return f"{text} {scaled[1]}" if scaled and not re.search(SCALE, text) else text

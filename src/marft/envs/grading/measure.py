@@ -1,0 +1,69 @@
+"""What a prompt wants its answer counted in: hours or minutes, per cent, dozens, base 6."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from marft.envs.grading.numerals import BASES, SCALE
+from marft.envs.grading.units import NAMES, kind_of, unit_name
+
+UNIT = (
+    "|".join(sorted((re.escape(name) for name in NAMES if len(name) > 2), key=len, reverse=True)) + "|cm|km|mm|ft|kg|lb"
+)
+WORDED = rf"(?:(?:square|cubic|sq\.?)\s+)?(?:{UNIT})(?:\s+per\s+\w+)?"
+ASKED = re.compile(
+    rf"\bhow many (?:\w+ ){{0,2}}?({WORDED})\b|\b(?:in|to|into|nearest) (?:terms of )?(?:(?:whole|total) )?({WORDED})\b"
+    rf"|\bnumber of (?:\w+ )?({WORDED})\b",
+    re.I,
+)
+MENTIONED = re.compile(rf"(?<![A-Za-z])({UNIT})(?![A-Za-z])", re.I)
+PERCENT = re.compile(r"\bper ?cent(?:age|ages)?\b|\bpercentile\b", re.I)
+SCALED = re.compile(rf"\bhow many (?:\w+ )?({SCALE})s?\b|\bin ({SCALE})s\b|\b(?:nearest|number of) ({SCALE})s?\b", re.I)
+BASE = re.compile(
+    r"\b(?:in|to|into) base[- ]\$?\s*(\d+|\w+)|\bbase[- ]\$?\s*(\d+|\w+)\$? (?:number|integer|representation|numeral|form)",
+    re.I,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """`percent` is None where nothing is known, as without a prompt."""
+
+    unit: str = ""
+    mentioned: frozenset[str] = frozenset()
+    percent: bool | None = None
+    scale: str = ""
+    bases: frozenset[str] = frozenset()
+
+    def allows(self, unit: str) -> bool:
+        """Whether an answer may be in this unit where the gold names none."""
+        if not unit or unit == "percent":
+            return True
+        if self.unit:
+            return unit == self.unit or kind_of(unit) != kind_of(self.unit)
+        rivals = {other for other in self.mentioned if kind_of(other) == kind_of(unit).rstrip("23")}
+        return not rivals or unit.partition("^")[0] in rivals
+
+
+UNKNOWN = Measure()
+
+
+@lru_cache(maxsize=512)
+def measure_of(prompt: str) -> Measure:
+    if not prompt.strip():
+        return UNKNOWN
+    asked = [next(filter(None, found.groups())) for found in ASKED.finditer(prompt)]
+    mentioned = {NAMES[found[1].lower()] for found in MENTIONED.finditer(prompt) if found[1].lower() in NAMES}
+    if re.search(r"\$\s?\d|\\\$", prompt):
+        mentioned.add("dollar")
+    scales = [next(filter(None, found.groups())).lower() for found in SCALED.finditer(prompt)]
+    bases = {(found[1] or found[2]).lower() for found in BASE.finditer(prompt)}
+    return Measure(
+        unit=unit_name(asked[-1], None) if asked else "",
+        mentioned=frozenset(mentioned),
+        percent=PERCENT.search(prompt) is not None,
+        scale=scales[-1] if scales else "",
+        bases=frozenset(str(BASES.get(base, base)) for base in bases),
+    )

@@ -1,0 +1,105 @@
+"""Numbers in words: `eighteen`, `minus two thirds`, `2.5 million`, `5 lakh`, `three and a half`."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+UNITS = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+]
+TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+SMALL = {word: n for n, word in enumerate(UNITS)} | {word: 10 * n for n, word in enumerate(TENS, 2)}
+SCALES = {
+    "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "quadrillion": 10**15,
+    "lakh": 10**5, "lac": 10**5, "crore": 10**7, "dozen": 12, "score": 20, "gross": 144, "myriad": 10**4,
+}  # fmt: skip
+PARTS = {
+    "half": 2, "halves": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8,
+    "ninth": 9, "tenth": 10, "eleventh": 11, "twelfth": 12, "twentieth": 20, "hundredth": 100, "thousandth": 1000,
+}  # fmt: skip
+BASES = {word: n for word, n in SMALL.items() if 2 <= n <= 16}
+SCALE = "|".join(SCALES)
+SCALED = re.compile(rf"([-+]?(?:\d+(?:\.\d*)?|\.\d+))(?:({SCALE})s?)", re.I)
+WORDS = re.compile(r"[a-z]+(?:[- ]+[a-z]+){0,12}")
+LONGEST = 120  # characters
+
+
+def in_words(text: str) -> Fraction | None:
+    """The value of a number in words, or of a number with a scale behind it."""
+    if len(text) > LONGEST:
+        return None
+    text = re.sub(r"[⟪⟫]", " ", text).strip()
+    if found := SCALED.fullmatch(text.replace(" ", "")):
+        return Fraction(found[1]) * SCALES[found[2].lower()]
+    text = text.lower()
+    if not WORDS.fullmatch(text):
+        return None
+    words = re.split(r"[- ]+", text)
+    if words[0] in ("minus", "negative"):
+        value = sum_of(words[1:])
+        return None if value is None else -value
+    return sum_of(words)
+
+
+def sum_of(words: list[str]) -> Fraction | None:
+    """`three and a half` is a whole and a part, `one hundred and five` is a whole number."""
+    if not words or words in (["a"], ["an"]):
+        return None
+    if (last := part(words[-1])) is None:
+        return whole(words)
+    rest = words[:-1]
+    if "and" in rest:
+        at = len(rest) - 1 - rest[::-1].index("and")
+        before, count = whole(rest[:at]), whole(rest[at + 1 :] or ["a"])
+    else:
+        before, count = Fraction(0), whole(rest or ["a"])
+    return None if before is None or count is None else before + count / last
+
+
+def part(word: str) -> int | None:
+    return PARTS.get(word) or (PARTS.get(word[:-1]) if word.endswith("s") else None)
+
+
+def whole(words: list[str]) -> Fraction | None:
+    """Words such as `two hundred and five thousand`; numbers that do not form one, such as `five six`, are None."""
+    if words in (["a"], ["an"]):
+        return Fraction(1)
+    total, current, room = 0, 0, 10**18  # `room`: the size that the next word has to stay below
+    started = False
+    for word in words:
+        if word == "and" and started:
+            continue
+        if word in SMALL and SMALL[word] < room and (SMALL[word] or not started):
+            current += SMALL[word]
+            room = 10 if SMALL[word] >= 20 else 1
+        elif (scale := SCALES.get(word)) and (started or word not in ("dozen", "score", "gross", "myriad")):
+            if scale == 100:
+                current, room = (current or 1) * 100, 100
+            else:
+                total, current, room = total + (current or 1) * scale, 0, min(1000, scale)
+        elif word == "a" and not started:
+            current, room = 0, 10**18
+        else:
+            return None
+        started = True
+    return Fraction(total + current) if started else None

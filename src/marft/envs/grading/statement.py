@@ -1,0 +1,176 @@
+"""Answers in sentences: behind a label (`Answer: …`, `#### …`), before one (`… is the answer`), or as the last words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from marft.envs.grading.boxes import BOX, OPERATOR
+from marft.envs.grading.found import MAX_ANSWER, MAX_FOUND, Found
+from marft.envs.grading.numerals import SCALE, in_words
+from marft.envs.grading.units import ANOTHER_VALUE, NAMES, changed_behind
+
+LABEL = re.compile(
+    r"####|(?<![A-Za-z])(?:answers?|ans(?=[.:\s])|(?:correct|right|best)\s+(?:option|choice|statement|response))\b\.?"
+    r"(?:\s+(?:to|for|of)\s[^.\n:=]{1,80}?)?(?:\s+choice|\s+option)?(?:,[^,.\n]{1,24},)?[\"'`*_\s]{0,6}"
+    r"(?:\b(?:is|are|equals|becomes)\b(?!n)|\b(?:should|would|must|will|can only|has to) be\b|\bcomes out (?:to|as)\b"
+    r"|:|=>?|→|⇒|->|\\(?:implies|Rightarrow|to)\b)[\"'`*_\s:]{0,6}"
+    r"|(?m:^[#*_ \t]*(?:the\s+)?(?:final\s+|correct\s+)?answer[*_ \t]*$\n)",
+    re.I,
+)
+FORMULA = r"(?:\$\$?(?P<a>(?:\\.|[^$\\]){1,400})\$\$?|\\\((?P<b>.{1,400}?)\\\)|\\\[(?P<c>.{1,400}?)\\\])"
+MATH = re.compile(rf"\s*(?:\*\*|`)?{FORMULA}(?:\*\*|`)?(?P<rest>.*)", re.S)
+VALUE = re.compile(
+    rf"(?:{FORMULA}|(?P<d>[-−]?\$?(?<![\d.,])\d[\d,./]{{0,40}}(?<![.,])%?|(?<!\S)[A-Z]|\([A-E]\)))[*`]*\Z"
+)
+IS_ANSWER = re.compile(
+    r"\s(?:is|are|must be|would be|should be)\s+(?:thus\s+|therefore\s+|then\s+)?(?:the|our|my|your|what)\s+"
+    r"(?:(?:final|correct|right|required|desired|exact|only)\s+){0,2}(?:answers?|result|solution|we (?:want|need|seek)|value)\b",
+    re.I,
+)
+FILLER = re.compile(
+    r"(?:(?:therefore|thus|hence|then|simply|just|exactly|precisely|indeed|clearly|obviously|now|again|surely|equal(?:s)? to"
+    r"|equals|given by|found to be|known to be|that|approximately|approx\.|in fact|of course|definitely|as follows|so"
+    r"|the (?:number|value|integer|point|fraction|letter|word|option|choice|expression|interval|set|ordered pair)"
+    r"|option|choice|it is|it's|exactly equal to|be)(?:\s*[,:]\s*|\s+))+",
+    re.I,
+)
+# In prose a mark at the end of a sentence is an exclamation, and a factorial elsewhere: "5! ways".
+SENTENCE_END = re.compile(
+    r"(?<!\b[ap])(?<!\b[ap]\.m)\.(?=\s|$)|[!?](?=[*_]*(?:\s*$|\s+[A-Z]))"
+    r"|,?\s(?:because|since|which|where|when|as|so|for|thus|hence|after|once|given|using|by)\s"
+    r"|,\s*(?:not|rather than|as|i\.e\.,?|that is,?|assuming|rounded|measured|obtained|found)\s"
+    r"|\s[—–]{1,3}\s*(?=[A-Za-z])|\s-{1,3}\s+(?=[A-Za-z])|;\s*(?=[A-Za-z]{3})(?!and\b)"
+    r"|\s\((?=[a-z]{3,}[\s)-])(?!or\b|and\b|not\b|mod\b|wrong)|\s*(?:</?[a-z_]+>|<\|)|\s*\[(?=[a-z]{3})|\s//|\s%%"
+)
+GOES_ON = re.compile(
+    rf"\s*(?:(?:,|;|and\b|or\b)\s*(?:and\b|or\b)?\s*[-$\\\d(\[]|{ANOTHER_VALUE}|(?:squared|cubed|{SCALE})\b|=|{OPERATOR}\s*[$\\\d(])",
+    re.I,
+)
+DOLLARS = re.compile(r"\\\$")
+BARE = re.compile(
+    r"(?<![\w.,/^])(?<!\d:)[-−]?\$?(?:\d{1,40}(?:,\d{3}){0,12}(?:\.\d{1,40})?|\.\d{1,40})(?:/\d{1,40})?%?"
+    r"(?![\w/^]|!\s*[a-z\d!=+*/-]|[.,:]\d|\+(?:\s|$)|\?)"
+    rf"(?:\s+(?:{SCALE})s?\b(?!-))?",
+)
+PROSE = re.compile(r"[\w\s.,;:!?%°'\"()*$€£¥#+=/~×·−–—“”‘’…✓✔✅→≈∴⇒⟹-]*", re.ASCII)
+DELIMITED = re.compile(r"\\\(|\\\)|\\\[|\\\]|\*\*|`|(?<![\d\w])_{1,2}(?=\d)|(?<=\d)_{1,2}(?!\w)")
+IN_DOLLARS = re.compile(r"\$([^$\n]{1,60})\$")
+BETWEEN_NUMBERS = re.compile(rf"\s*(?:{OPERATOR}|in|for every)\s*\$?\s*", re.I)
+IGNORANT = re.compile(
+    r"\b(?:cannot|can['’]?t|couldn['’]?t|unable to|could not|can not|fail(?:ed)? to) (?:answer|solve|tell|say|determine|find)"
+    r"|\b(?:do not|don['’]?t|not) know\b|\bno idea\b|\bnot sure\b|\bunsure\b|\bI give up\b",
+    re.I,
+)
+ONLY = re.compile(r"[^\s.!?]{1,60}(?: [^\s.!?]{1,20}){0,8}")
+WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
+OPTION = re.compile(r"\W*(?:option|choice)\s+\(?([A-Z])\)?\W*", re.I)
+CONCLUDES = re.compile(
+    r"(?:\b(?:is|are|be|equals?|get|have|obtain|gives?|find|yields?|so|thus|hence|therefore|answer|result|solution|to|as|of|that"
+    r"|conclude)\b|[=:,→⇒])[\s:,*]*$",
+    re.I,
+)
+
+
+NEGATED = re.compile(r"\W*(?:not|never|neither|nor|anything but|other than|hardly)\b\s*\S", re.I)
+LONGEST_VALUE = 200  # characters before `is the answer`
+
+
+def labels(tail: str) -> Iterator[Found]:
+    """What stands behind labels, and before them; of a label in another label's words, the inner one."""
+    found = [*behind_labels(tail), *before_labels(tail)]
+    found.sort(key=lambda one: (one.start, one.end))
+    for n, one in enumerate(found):
+        if n + 1 == len(found) or found[n + 1].start >= one.end:
+            yield one
+
+
+def behind_labels(tail: str) -> Iterator[Found]:
+    for found in list(LABEL.finditer(tail))[-MAX_FOUND:]:
+        at = found.end()
+        while at < len(tail) and tail[at].isspace():
+            at += 1
+        end = tail.find("\n", at)
+        line = tail[at : min(end if end >= 0 else len(tail), at + MAX_ANSWER + 1)]
+        display = tail.startswith((r"\[", "$$"), at)
+        inside, length = first_statement(tail[at : at + MAX_ANSWER] if display else line)
+        if BOX.sub("", inside).strip(" $*_.,:{}\"'`") and not NEGATED.match(inside):
+            mark = "####" if found[0] == "####" else "answer"
+            yield Found(start=found.start(), end=at + len(line), text=inside, mark=mark, stop=at + length)
+
+
+def before_labels(tail: str) -> Iterator[Found]:
+    for found in list(IS_ANSWER.finditer(tail))[-MAX_FOUND:]:
+        at = max(0, found.start() - LONGEST_VALUE)
+        if value := VALUE.search(tail[at : found.start()]):
+            yield Found(start=at + value.start(), end=found.end(), text=formula_of(value), mark="answer")
+
+
+def formula_of(found: re.Match[str]) -> str:
+    return next(text for name, text in found.groupdict().items() if name in "abcd" and text is not None)
+
+
+def first_statement(line: str) -> tuple[str, int]:
+    """What a label labels, and where it ends: the formula that follows unless the answer goes on behind it, else all up to
+    the sentence's end."""
+    skipped = filler.end() if (filler := FILLER.match(line)) else 0
+    line = line[skipped:]
+    if (found := MATH.match(line)) and not GOES_ON.match(found["rest"]) and not changed_behind(found["rest"]):
+        return formula_of(found), skipped + found.start("rest")
+    ended = SENTENCE_END.search(line)
+    text = line[: ended.start()] if ended else line
+    if text.count("}") > text.count("{"):  # of JSON
+        text = text.rstrip(" }")
+    if text.count(")") > text.count("(") + text.count("["):
+        text = text.rstrip(" )")
+    return text.strip("\"'`*_ “”"), skipped + len(text)
+
+
+def last_line(tail: str) -> tuple[int, str]:
+    stripped = tail.rstrip("` \n\r\t")
+    start = stripped.rfind("\n") + 1
+    return start, stripped[start:]
+
+
+def numbers(tail: str) -> Iterator[Found]:
+    """Numbers of the last line, where that is prose and no formula."""
+    start, line = last_line(tail)
+    line = unwrapped(line)
+    if not PROSE.fullmatch(line) or IGNORANT.search(line):
+        return
+    found = list(BARE.finditer(line))[-MAX_FOUND:]
+    for n, one in enumerate(found):
+        joined_on = n and BETWEEN_NUMBERS.fullmatch(line, found[n - 1].end(), one.start())
+        text = line[found[n - 1].start() : one.end()] if joined_on else one[0]
+        if changed_behind(line[one.end() :]):
+            text = line[one.start() :]
+        elif (unit := re.match(r"\s+([A-Za-z]{3,})\b(?! per)", line[one.end() :])) and unit[1].lower() in NAMES:
+            text += unit[0]
+        yield Found(start=start + one.start(), end=start + one.end(), text=text)
+
+
+def unwrapped(line: str) -> str:
+    r"""Prose with its numbers out of `$…$`, `\(…\)`, `**…**`; every sign keeps its place."""
+    line = DELIMITED.sub(lambda sign: " " * len(sign[0]), DOLLARS.sub(" $", line))
+    line = line.replace("\\%", " %").replace("\\,", "  ")
+    return IN_DOLLARS.sub(lambda f: f" {f[1]} " if re.fullmatch(r"[-−\s$\d.,/%=x]*", f[1]) else f[0], line)
+
+
+def conclusions(tail: str) -> Iterator[Found]:
+    """The formula that ends the last line, or a message that is nothing but an answer."""
+    start, line = last_line(tail)
+    *_, last = [None, *re.finditer(FORMULA, line)]
+    if last is not None and not BOX.search(line):
+        rest = line[last.end() :]
+        alone = not line[: last.start()].strip(" *") or CONCLUDES.search(line[: last.start()])
+        if alone and re.fullmatch(r"[\s*.!]*", rest):
+            yield Found(start=start + last.start(), end=start + last.end(), text=formula_of(last))
+    elif start == 0 and ONLY.fullmatch(line.strip(" .*`")) and not BOX.search(line) and is_answer_alone(line):
+        option = OPTION.fullmatch(line)
+        yield Found(start=0, end=len(line), text=option[1] if option else line.strip("* `"))
+
+
+def is_answer_alone(line: str) -> bool:
+    """Whether a message of one line is no sentence: a formula, one word, a number in words, an option."""
+    one_word = " " not in line.strip() or not WORD.search(line)
+    return one_word or in_words(line.strip(" .")) is not None or OPTION.fullmatch(line) is not None
