@@ -188,6 +188,19 @@ def test_warm_up_trains_the_critic_alone() -> None:
     assert not any(learner.optimizers[name].state for name in DUO)
 
 
+def test_a_batch_that_teaches_nothing_moves_nobody() -> None:
+    """Adam's momentum of the batch before would go on for a dozen steps."""
+    team = make_team()
+    members = seat(team, critic=None)
+    learner = make_learner(members, GRPO, weight_decay=0.0)
+    learn(learner, make_batch(members, episodes(members)))
+    before = {name: snapshot(team, name) for name in DUO}
+    batch = make_batch(members, episodes(members))
+    found = update(learner, lesson_of(learner, batch, advantages=torch.zeros_like(batch.old_N)))
+    assert not any(changed(team, name, before[name]) for name in DUO)
+    assert [found.statistics[name]["steps"] for name in DUO] == [0, 0]
+
+
 def test_the_kl_term_pulls_back_to_the_untrained_base() -> None:
     team = make_team()
     members = seat(team, critic=None)

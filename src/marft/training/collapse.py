@@ -216,11 +216,9 @@ class CollapseWatch:
         elif now["entropy"] < CERTAIN * first and self._gain() < -BETTER:
             line = f"the entropy of {agent} has vanished, from {first:.3f} to {now['entropy']:.5f}, and the reward is worse"
             yield Sight(name="entropy", agent=agent, line=line, patience=PATIENCE)
-        if now["advantage_std"] == 0 and self._differs(row):
+        if now["advantage_std"] == 0 and self._differs(row) and not self._nearly_best(row):  # else it is nearly solved
             line = f"no advantage of {agent} differs from 0, although rewards differ: its groups have no spread"
-            yield Sight(
-                name="no advantage", agent=agent, line=line, patience=None if self._nearly_best(row) else LONG_PATIENCE
-            )
+            yield Sight(name="no advantage", agent=agent, line=line, patience=LONG_PATIENCE)
 
     def _of_turns(self, agent: str, now: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[Sight]:
         begun = len(self.rows) > 1

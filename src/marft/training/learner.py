@@ -138,6 +138,8 @@ class Learner:
                 found = region.hold(found, self._bearable_losses(lesson, turns_J), look)
                 region.stop(found)
                 for name, norm in self._clip(self._present(batch, turns_J, learning - region.resting)).items():
+                    if norm == 0:
+                        continue  # nothing to learn here, and Adam's momentum alone would go on moving it
                     region.step(name, found)
                     norms[name].append(norm)
                     last[name] = turns_J
