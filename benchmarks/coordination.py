@@ -1,11 +1,12 @@
 """Does it matter who is updated when? A game in which two may not switch at once, with every schedule and several step sizes.
 
-    python benchmarks/coordination.py [--out docs/results] [--seeds 0 1 2 3 4] [--lrs 0.003 0.01 0.03 0.1]
+    python benchmarks/coordination.py [--out docs/results] [--seeds 0 1 2 3 4] [--lrs 0.003 0.01 0.03 0.1] [--lengths 1 10 100]
 
 Two agents speak at once and see nothing. If one says "switch" the team earns 1, if neither does 0, if both do −2. An
 untrained agent says it one time in ten, so for each alone it pays to say it more often, and if both learn that at once, they
 jump to the worst pair: the example with which HAPPO (arXiv 2109.11251) argues for updates one after another. Steps are large
 on purpose: four epochs on a batch, a wide clip, and the learning rates of the table. All else is the same for all schedules.
+A second table has messages of several lengths, of which the first word counts.
 
 Prints JSON. The return is that of 128 held-out plays after each iteration, with the same luck every time.
 """
@@ -38,19 +39,21 @@ FALL = 0.05  # a return lower by less is no fall
 SCHEDULES: Mapping[str, dict[str, Any]] = {
     "joint": {"mode": "joint"},
     "sequential": {"mode": "sequential"},
-    "sequential, clip 0.2": {"mode": "sequential", "clip": 0.2},
+    "sequential, clip 1.2": {"mode": "sequential", "clip": 1.2},
     "resample": {"mode": "resample"},
     "alternate": {"mode": "alternate"},
 }
 NOTE = (
     f"{ITERATIONS} iterations of 64 plays (`resample`: of twice as many). A fall is an iteration after which the return is lower "
-    f"by more than {FALL}. `sequential` has its default clip of 0.9 on the factor between agents. Made by "
+    f"by more than {FALL}. `sequential` has its default bound of 5 on the factor between agents. Made by "
     "`benchmarks/coordination.py`."
 )
+LONG = ("joint", "sequential", "resample")  # with messages of several lengths
+LONG_LR = 0.01
 COLOURS = ("#d1495b", "#1b6ca8", "#8fb8de", "#3a7d44", "#999999")
 
 
-def train(model: Path, run: Path, schedule: str, lr: float, seed: int) -> dict[str, Any]:
+def train(model: Path, run: Path, schedule: str, lr: float, seed: int, tokens: int = 1) -> dict[str, Any]:
     config = parse(
         {
             "model": str(model),
@@ -59,7 +62,7 @@ def train(model: Path, run: Path, schedule: str, lr: float, seed: int) -> dict[s
             "env": "switch_game:Switch",
             "team": {
                 "workflow": "switch_game:together",
-                "agents": {name: {"prompt": name, "sees": [], "max_tokens": 1} for name in ("left", "right")},
+                "agents": {name: {"prompt": name, "sees": [], "max_tokens": tokens} for name in ("left", "right")},
             },
             "algorithm": {"name": "rloo", "clip_low": 0.9, "clip_high": 10.0},
             "schedule": SCHEDULES[schedule],
@@ -79,6 +82,8 @@ def train(model: Path, run: Path, schedule: str, lr: float, seed: int) -> dict[s
         "schedule": schedule,
         "lr": lr,
         "seed": seed,
+        "tokens": tokens,
+        "length": statistics.mean(agent["length"] for agent in rows[0]["agents"].values()),
         "curve": curve,
         "final": curve[-1],
         "auc": statistics.mean(curve[1:]),
@@ -123,6 +128,17 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([*lines, "", NOTE])
 
 
+def length_table(runs: Sequence[Mapping[str, Any]]) -> str:
+    lines = ["| words, at most (at first, on average) | " + " | ".join(LONG) + " |", "|---" * (len(LONG) + 1) + "|"]
+    for tokens in dict.fromkeys(run["tokens"] for run in runs):
+        own = [run for run in runs if run["tokens"] == tokens]
+        means = (statistics.mean(run["auc"] for run in own if run["schedule"] == schedule) for schedule in LONG)
+        length = statistics.mean(run["length"] for run in own)
+        lines.append(f"| {tokens} ({length:.1f}) | " + " | ".join(f"{mean:.2f}" for mean in means) + " |")
+    seeds = len({run["seed"] for run in runs})
+    return "\n".join([*lines, "", f"Return, mean over {ITERATIONS} iterations and {seeds} seeds, lr {LONG_LR}."])
+
+
 def plot(runs: Sequence[Mapping[str, Any]], lrs: Sequence[float], path: Path) -> None:
     import matplotlib
 
@@ -150,6 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="a folder for coordination.json, .md and .png")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--lengths", type=int, nargs="+", default=[1, 10, 100])
     parser.add_argument("--lrs", type=float, nargs="+", default=[0.003, 0.01, 0.03, 0.1])
     arguments = parser.parse_args()
     started = time.perf_counter()
@@ -161,14 +178,20 @@ def main() -> None:
             for schedule in SCHEDULES:
                 for seed in arguments.seeds:
                     runs.append(train(model, Path(folder) / f"{len(runs)}", schedule, lr, seed))
+        long = [
+            train(model, Path(folder) / f"{tokens}-{schedule}-{seed}", schedule, LONG_LR, seed, tokens)
+            for tokens in arguments.lengths
+            for schedule in LONG
+            for seed in range(2 * len(arguments.seeds))
+        ]
     rows = [against_joint(runs, schedule, lr) for lr in (None, *arguments.lrs) for schedule in SCHEDULES]
-    report = {"seconds": round(time.perf_counter() - started, 1), "rows": rows, "runs": runs}
+    report = {"seconds": round(time.perf_counter() - started, 1), "rows": rows, "runs": runs, "lengths": long}
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
         (arguments.out / "coordination.json").write_text(json.dumps(report, indent=1) + "\n")
-        (arguments.out / "coordination.md").write_text(table(rows) + "\n")
+        (arguments.out / "coordination.md").write_text(f"{table(rows)}\n\n{length_table(long)}\n")
         plot(runs, arguments.lrs, arguments.out / "coordination.png")
-    print(table(rows), file=sys.stderr)
+    print(table(rows), length_table(long), sep="\n\n", file=sys.stderr)
     print(json.dumps(report))
 
 

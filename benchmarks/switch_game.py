@@ -21,7 +21,7 @@ PAYOFF = ((0.0, 1.0), (1.0, -2.0))
 
 
 class Switch(marft.Environment[tuple[int, ...]]):
-    """0 if both stay, 1 if one says "switch", −2 if both do."""
+    """0 if both stay, 1 if one says "switch" first, −2 if both do. What else they say means nothing."""
 
     light = True
 
@@ -32,7 +32,7 @@ class Switch(marft.Environment[tuple[int, ...]]):
         return ()
 
     def transition(self, state: tuple[int, ...], turn: marft.Turn) -> tuple[int, ...]:
-        return (*state, int(turn.text == "switch"))
+        return (*state, int(turn.text.startswith("switch")))
 
     def reward(self, state: tuple[int, ...]) -> marft.Reward:
         one, other = state
