@@ -73,6 +73,7 @@ def experience(
         episode_K=torch.tensor([e for e, _ in turns]),
         agent_K=torch.tensor([k % 2 for _, k in turns]),
         group_K=torch.tensor([k for _, k in turns]),
+        task_K=torch.zeros(len(turns), dtype=torch.int64),
         play_K=torch.tensor([e for e, _ in turns]),
         length_K=torch.tensor([length for episode in layout for length in episode]),
         reward_K=torch.tensor([float(rewards[e]) if final else 0.0 for (e, _), final in zip(turns, last, strict=True)]),

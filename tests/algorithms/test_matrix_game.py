@@ -188,7 +188,7 @@ def test_siblings_of_a_tree_are_unbiased() -> None:
         kept = torch.tensor([0, 1, 2, 3, 5])  # the late fork shares its first turn with the trunk
         data = replace(
             data, episode_K=data.episode_K[kept], agent_K=data.agent_K[kept], group_K=data.group_K[kept],
-            play_K=data.play_K[kept], length_K=data.length_K[kept], reward_K=data.reward_K[kept], discount_K=data.discount_K[kept],
+            task_K=data.task_K[kept], play_K=data.play_K[kept], length_K=data.length_K[kept], reward_K=data.reward_K[kept], discount_K=data.discount_K[kept],
         )  # fmt: skip
         said = torch.stack(
             [team.log_0[trunk[0]], team.log_1[trunk], team.log_0[other[0]], team.log_1[other], team.log_1[late]]

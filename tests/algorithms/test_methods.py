@@ -109,6 +109,12 @@ def test_lone_turns_by_hand() -> None:
         assert_close(method.estimate(data).advantages_N, torch.tensor([-1.0, 1.0, 6 / deviation]))
 
 
+def test_a_lone_turn_is_compared_within_its_task_where_that_is_possible() -> None:
+    # plays 0 and 1 of a hard task score 0 and 1, play 2 alone of an easy one 9: 9 − ½, the mean of the batch's others
+    data = replace(experience([[1]] * 3, [0, 1, 9]), group_K=torch.arange(3), task_K=torch.tensor([0, 0, 1]))
+    assert RLOO.estimate(data).advantages_N.tolist() == [-1.0, 1.0, 8.5]
+
+
 def test_a_lone_turn_is_not_compared_with_its_own_play() -> None:
     """Agent 0's turns 0 and 2 of one play share what either brought about: its other turn is no baseline."""
     data = replace(experience([[1, 1, 1], [1, 1]], [1, 5]), group_K=torch.arange(5))

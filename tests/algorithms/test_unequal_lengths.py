@@ -33,7 +33,8 @@ def batch(algorithm: Algorithm, value: float, baseline: float) -> Experience:
     entries = {"token": int(length_K.sum()), "turn": turns, None: 0}[algorithm.values_at]
     return Experience(
         episode_K=torch.arange(turns), agent_K=torch.zeros(turns, dtype=torch.int64),
-        group_K=torch.zeros(turns, dtype=torch.int64), play_K=torch.arange(turns), length_K=length_K,
+        group_K=torch.zeros(turns, dtype=torch.int64), task_K=torch.zeros(turns, dtype=torch.int64),
+        play_K=torch.arange(turns), length_K=length_K,
         reward_K=REWARDS.repeat(TIMES), discount_K=torch.ones(turns), final_E=torch.zeros(turns),
         values=torch.full((entries,), value) if entries else None, baseline_A=torch.tensor([baseline]),
     )  # fmt: skip

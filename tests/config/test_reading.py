@@ -171,6 +171,11 @@ def test_another_algorithm_keeps_of_the_old_ones_settings_what_it_has_too() -> N
     )
 
 
+def test_an_algorithm_whose_name_is_no_text_is_one_line() -> None:
+    with pytest.raises(MarftError, match="algorithm"):
+        parse(merge(DUO, ["algorithm.name=[x]"]))
+
+
 def test_another_environment_drops_the_old_ones_settings() -> None:
     base = {**DUO, "env": {"name": "arithmetic", "level": 3}}
     assert parse(merge(base, ["env=math", "env.data=x"])).env.settings == {"data": "x"}

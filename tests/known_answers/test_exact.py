@@ -238,6 +238,7 @@ def judge(match: Match, config: Config, ways: Sequence[Dealt], *, wrong_by: floa
         episode_K=torch.cat([batch.episode_K + first for batch, first in zip(batches, firsts, strict=True)]),
         agent_K=agent_K,
         group_K=group_K,
+        task_K=agent_K // 2,
         play_K=torch.cat([batch.play_K + first for batch, first in zip(batches, firsts, strict=True)]),
         length_K=length_K,
         reward_K=torch.cat([batch.reward_K for batch in batches]),

@@ -34,6 +34,7 @@ def batch(luck: random.Random) -> tuple[Experience, list[list[int]]]:
     return Experience(
         episode_K=played, agent_K=torch.zeros_like(played),
         group_K=torch.tensor([e // SAMPLES * LONGEST + nth for e, nth in turns]), play_K=played,
+        task_K=played // SAMPLES,
         length_K=torch.ones_like(played),
         reward_K=torch.tensor([float(episodes[e][-1]) if end else 0.0 for (e, _), end in zip(turns, last, strict=True)]),
         discount_K=torch.ones(len(turns)), final_E=torch.zeros(len(episodes)), values=None,

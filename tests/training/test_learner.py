@@ -198,7 +198,22 @@ def test_a_batch_that_teaches_nothing_moves_nobody() -> None:
     batch = make_batch(members, episodes(members))
     found = update(learner, lesson_of(learner, batch, advantages=torch.zeros_like(batch.old_N)))
     assert not any(changed(team, name, before[name]) for name in DUO)
-    assert [found.statistics[name]["steps"] for name in DUO] == [0, 0]
+    assert [found.statistics[name]["grad_norm"] for name in DUO] == [0, 0]
+
+
+def test_a_critic_that_is_right_from_the_start_takes_no_step() -> None:
+    """A value head begins at 0, and so do the rewards of a hard task: nothing to learn, and no division by it."""
+    team = make_team()
+    members = seat(team)
+    with torch.no_grad():
+        for parameter in team.value_heads["critic"].parameters():
+            parameter.zero_()
+    before = snapshot(team, "critic")
+    learner = make_learner(members, weight_decay=0.0)
+    batch = make_batch(members, [episode(members, script, 0.0) for script, _ in SCRIPTS])
+    found = learn(learner, batch)
+    assert found["critic"]["grad_norm"] == 0
+    assert not changed(team, "critic", before)
 
 
 def test_the_kl_term_pulls_back_to_the_untrained_base() -> None:

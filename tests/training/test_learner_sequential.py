@@ -150,6 +150,26 @@ def test_a_fork_is_moved_by_what_it_shares_with_its_trunk() -> None:
     torch.testing.assert_close(found.factor_E, factor_E, rtol=1e-4, atol=0)
 
 
+def test_an_engine_s_rounding_is_no_movement() -> None:
+    """Log-probs that are off by a hundredth a token would add up over a long turn."""
+    factors = []
+    for off in (0.0, 0.01):
+        _, learner, batch = prepare(factor_clip=1e6)
+        g = torch.Generator().manual_seed(0)
+        rounded = replace(batch, old_N=batch.old_N + off * torch.randn(batch.old_N.shape, generator=g))
+        lesson = replace(lesson_of(learner, batch), batch=rounded)
+        factors.append(update(learner, lesson, (frozenset[str](), frozenset({"solver"}))).factor_E)
+    for factor_E in factors:
+        assert factor_E is not None
+        assert torch.equal(factor_E, torch.ones_like(factor_E))  # nobody has moved before the solver
+    _, learner, batch = prepare(factor_clip=1e6)
+    own_N = learner.logprobs(batch)
+    off = replace(batch, old_N=batch.old_N + 0.5)
+    update(learner, lesson_of(learner, batch), one_by_one("planner"))
+    found = learner._factor(off, torch.ones(len(batch.episodes)), {"planner"}, own_N)
+    assert_close(found, learner._factor(batch, torch.ones(len(batch.episodes)), {"planner"}, own_N))
+
+
 @pytest.mark.parametrize("order", [DUO, DUO[::-1]])
 def test_the_first_agent_learns_as_if_it_were_alone(order: tuple[str, ...]) -> None:
     _, learner, batch = prepare()

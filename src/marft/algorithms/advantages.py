@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from marft.algorithms.losses import sum_by_turn
+
 
 def suffix_scan(x_ET: Tensor, decay_ET: Tensor) -> Tensor:
     """y_t = x_t + decay_t · y_{t+1}, y_T = 0, in log2(T) steps instead of T.
@@ -105,29 +107,28 @@ def leave_one_out(scores_N: Tensor, groups_N: Tensor) -> Tensor:
     return (distance * stretch[group]).to(scores_N)
 
 
-def less_other_plays(scores_K: Tensor, agents_K: Tensor, plays_K: Tensor) -> Tensor:
-    """A_k = c_k − the mean of the agent's scores in other plays of the batch; 0 where it has none.
+def less_other_plays(scores_K: Tensor, agents_K: Tensor, plays_K: Tensor, tasks_K: Tensor) -> Tensor:
+    """A_k = c_k − the mean of the agent's scores in other plays of the task, or else of the batch; 0 where it has none.
 
     Scores of the same play are left out: they may be what this very turn brought about.
     """
     scores = scores_K.double()
-    _, agent = agents_K.unique(return_inverse=True)
-    _, own = torch.stack([agents_K, plays_K]).unique(dim=1, return_inverse=True)
-    of_agent, of_play = (sums[index] for sums, index in ((sums_by(scores, agent), agent), (sums_by(scores, own), own)))
-    count = (torch.bincount(agent)[agent] - torch.bincount(own)[own]).double()
-    return torch.where(count > 0, scores - (of_agent - of_play) / count.clamp(min=1), 0.0).to(scores_K)
-
-
-def sums_by(x_N: Tensor, group_N: Tensor) -> Tensor:
-    """The sum of each group; groups are numbered from 0."""
-    return x_N.new_zeros(int(group_N.max()) + 1).index_add_(0, group_N, x_N)
+    advantages = torch.zeros_like(scores)
+    for wide in ([agents_K], [agents_K, tasks_K]):  # the task's own where there are some: they know how hard it is
+        _, around = torch.stack(wide).unique(dim=1, return_inverse=True)
+        _, within = torch.stack([*wide, plays_K]).unique(dim=1, return_inverse=True)
+        totals = [sum_by_turn(scores, group, len(scores))[group] for group in (around, within)]
+        count = (torch.bincount(around)[around] - torch.bincount(within)[within]).double()
+        mean_of_others = (totals[0] - totals[1]) / count.clamp(min=1)
+        advantages = torch.where(count > 0, scores - mean_of_others, advantages)
+    return advantages.to(scores_K)
 
 
 def running_baseline(scores_K: Tensor, agents_K: Tensor, baseline_A: Tensor, *, decay: float) -> tuple[Tensor, Tensor]:
     """A = c − b of the turn's agent, and the baselines for the next batch (RAE, SPIRAL, arXiv 2506.24119).
 
     b ← decay · b + (1 − decay) · the mean of the agent's scores; an agent without scores keeps its own. Advantages use
-    the baselines from before the batch, so its order does not matter and no score is compared with itself. An agent's
+    the baselines from before the batch, so its order does not matter and no score is compared with itself; but an agent's
     first baseline (NaN before) is the mean of its first batch: from 0, all that earns something would be reinforced.
     """
     mean_K = group_mean(scores_K.double(), agents_K)
@@ -143,7 +144,7 @@ def whiten(advantages_N: Tensor, agents_N: Tensor, scores_N: Tensor | None = Non
 
     Advantages that spread further than the scores they come from are mostly the critic's own errors. Dividing by σ_A alone
     would blow them up to full size, most of all where no score differs and nothing can be learnt: there they become 0.
-    With σ_A ≤ σ_c it is the usual mean 0 and deviation 1. Scores that differ by no more than `noise` do not differ.
+    With σ_A ≤ σ_c it is the usual mean 0 and deviation 1. Of σ_c only what passes `noise` counts, √(σ_c² − noise²).
     """
     whitened = torch.zeros_like(advantages_N)
     for agent in agents_N.unique():
@@ -151,7 +152,8 @@ def whiten(advantages_N: Tensor, agents_N: Tensor, scores_N: Tensor | None = Non
         entries = advantages_N[own].double()
         deviation = spread_of(entries)
         spread = deviation if scores_N is None else spread_of(scores_N[own].double())
-        if deviation and spread > noise:
+        spread = max(0.0, spread**2 - noise**2) ** 0.5
+        if deviation and spread:
             whitened[own] = ((entries - entries.mean()) / max(deviation, deviation**2 / spread)).to(whitened)
     return whitened
 

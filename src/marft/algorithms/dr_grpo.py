@@ -1,7 +1,7 @@
 """Dr. GRPO: scores less their group's mean, not divided by the deviation (arXiv 2503.20783).
 
 The division would weigh tasks that are nearly solved or nearly hopeless more than the others. The paper's loss is a sum
-over tokens with one constant, which `aggregation="token"` is.
+over tokens with one constant; `aggregation="token"` divides by the minibatch's tokens.
 """
 
 from __future__ import annotations

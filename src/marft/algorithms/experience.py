@@ -28,7 +28,8 @@ class Experience:
     episode_K: Tensor
     agent_K: Tensor
     group_K: Tensor  # equal numbers: turns that are compared (same task, agent and which of its turns; or siblings)
-    play_K: Tensor  # equal numbers: turns whose scores hang together (of one episode; of one task's tree)
+    task_K: Tensor
+    play_K: Tensor  # equal numbers: turns whose scores hang together, of one episode; under tree credit all
     length_K: Tensor  # tokens
     reward_K: Tensor  # r_k, earned on the turn's last token
     discount_K: Tensor  # to the episode's next turn in the batch or past its end: γ to the turns between; 0: unchained

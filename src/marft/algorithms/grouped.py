@@ -1,8 +1,8 @@
 """What algorithms that compare a task's samples share: turns that have nobody to be compared with.
 
 Late in episodes of different lengths a group (task, agent, which of its turns) may hold a single turn. An advantage of 0
-would starve such turns, so they are compared with what the agent scored in all other plays of the batch: a poorer
-baseline, and as unbiased.
+would starve such turns, so they are compared with all that the agent scored in other plays of the task, or else of the
+batch: a poorer baseline, and as unbiased.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def estimate_from_groups(experience: Experience, relative_K: Tensor, *, std_floo
     _, group, count = experience.group_K.unique(return_inverse=True, return_counts=True)
     lone_K = count[group] == 1
     score_K = experience.score_K
-    fallback_K = less_other_plays(score_K, experience.agent_K, experience.play_K)
+    fallback_K = less_other_plays(score_K, experience.agent_K, experience.play_K, experience.task_K)
     if std_floor is not None:
         distance = score_K.double() - group_mean(score_K.double(), experience.agent_K)
         std_K = group_mean(distance.square(), experience.agent_K).sqrt()

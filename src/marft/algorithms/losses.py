@@ -104,8 +104,9 @@ def turn_weights(lengths_K: Tensor, agents_K: Tensor, adapters_K: Tensor, aggreg
     """The weight of each token of turn k, such that every adapter's weights sum to 1 over its own tokens.
 
     `token`: a mean over the adapter's tokens; `agent`: a mean over the agents that share it of each one's mean over its
-    tokens, which is `token` for an agent with its own adapter. All tokens of an agent weigh the same, so the expected
-    step is the policy gradient whatever baseline is taken off (as the sum over a constant of Dr. GRPO, arXiv 2503.20783).
+    tokens, which is `token` for an agent with its own adapter. All tokens of an agent weigh the same, so but for how the
+    minibatch's number of tokens varies, the expected step is the policy gradient whatever baseline is taken off (as with
+    the sum over a constant of Dr. GRPO, arXiv 2503.20783).
     `turn`: a mean over turns of the mean over their tokens, as GRPO was published. A token's weight depends on the length
     of its own turn, so a baseline does not cancel, and short turns are favoured where advantages are mostly positive.
     """

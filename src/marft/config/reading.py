@@ -157,7 +157,8 @@ def merge_settings(base: Mapping[str, Any], on_top: Mapping[str, Any]) -> dict[s
         if renamed(below.get(section), above.get(section), SHORTHANDS[section]):
             del below[section]
     if renamed(below.get("algorithm"), above.get("algorithm"), "name"):
-        chosen = ALGORITHMS.get(above["algorithm"]["name"])
+        name = above["algorithm"]["name"]
+        chosen = ALGORITHMS.get(name) if isinstance(name, str) else None
         known = chosen.model_fields if chosen is not None else {}
         below["algorithm"] = {key: value for key, value in below["algorithm"].items() if key in known}
     if renamed(below.get("team"), above.get("team"), "workflow"):

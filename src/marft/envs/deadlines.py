@@ -35,11 +35,16 @@ def within(seconds: float | None, line: str) -> Iterator[None]:
         if callable(before):  # somebody has pressed Ctrl-C
             before(number, frame)
 
-    signal.signal(signal.SIGINT, interrupted)
-    insisting = insist(done, after=seconds, line=line, code=2)
+    insisting: threading.Thread | None = None
     try:
+        signal.signal(signal.SIGINT, interrupted)
+        insisting = insist(done, after=seconds, line=line, code=2)
         yield
     finally:
-        done.set()
-        insisting.join()  # it may be about to interrupt us once more
-        signal.signal(signal.SIGINT, before)
+        try:
+            done.set()
+        finally:  # also where the deadline passes just here
+            done.set()
+            if insisting is not None:
+                insisting.join()  # it may be about to interrupt us once more
+            signal.signal(signal.SIGINT, before)

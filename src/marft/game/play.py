@@ -330,7 +330,9 @@ def ended(over: GameOver | None) -> Ended:
 
 def reward_of_failure(reward: Reward) -> Reward:
     """What a team earns that could not go on: nothing for its answer, and what it had lost by then."""
-    return replace(reward, team=min(0.0, reward.team), correct=None if reward.correct is None else False)
+    turns = {index: min(0.0, own) for index, own in reward.turns.items()} if reward.itemised else reward.turns
+    correct = None if reward.correct is None else False
+    return replace(reward, team=min(0.0, reward.team), turns=turns, correct=correct)
 
 
 async def carry_out(workflow: Workflow, game: Game) -> CutOff | Overflow | None:

@@ -92,7 +92,10 @@ class Interrupts:
         self.requests += 1
         if self.requests > 1:
             raise Stopped
-        self._cancel()
+        try:
+            self._cancel()
+        except RuntimeError:  # the loop is closed already, and its caller is about to go on
+            raise Stopped from None
         self._insisting = insist(self._done, after=GRACE_S, line=STUBBORN, code=1)
 
 

@@ -125,6 +125,7 @@ class Learner:
         tally, final = Tally(len(batch.members)), Tally(len(batch.members))
         norms: dict[str, list[float]] = {name: [] for name in self.optimizers}
         factor_E = torch.ones(len(batch.episodes))
+        before_N = self._before(lesson) if len(steps) > 1 else batch.old_N
         region.begin(batch.mean_lengths)
         for name, optimizer in self.optimizers.items():
             optimizer.param_groups[0]["lr"] = self.settings.lr[name] * rates[name]
@@ -138,10 +139,10 @@ class Learner:
                 found = region.hold(found, self._bearable_losses(lesson, turns_J), look)
                 region.stop(found)
                 for name, norm in self._clip(self._present(batch, turns_J, learning - region.resting)).items():
+                    norms[name].append(norm)
                     if norm == 0:
                         continue  # nothing to learn here, and Adam's momentum alone would go on moving it
                     region.step(name, found)
-                    norms[name].append(norm)
                     last[name] = turns_J
                 for optimizer in self.optimizers.values():
                     optimizer.zero_grad(set_to_none=True)
@@ -153,7 +154,7 @@ class Learner:
                 look = partial(self._look, lesson, turns_J)
                 final.add_all(region.hold(look(names), self._bearable_losses(lesson, turns_J), look))
             if number + 1 < len(steps):
-                factor_E = self._factor(batch, factor_E, step)
+                factor_E = self._factor(batch, factor_E, step & set(last), before_N)
         return Update(
             statistics=self._with_paces(statistics(lesson, tally, final, norms)),
             factor_E=factor_E if len(steps) > 1 else None,
@@ -311,13 +312,18 @@ class Learner:
             predicted = judging.team.values(critic, hidden[own])
             yield critic, value_loss(predicted, returns[own], old[own], clip=clip, huber_delta=delta).sum()
 
-    def _factor(self, batch: Batch, factor_E: Tensor, step: Collection[str]) -> Tensor:
-        """The factor after an update of the adapters in `step`."""
+    def _before(self, lesson: Lesson) -> Tensor:
+        """The agents' log-probs before the update, by our own code: over the tokens of a long turn an engine's rounding would
+        add up to a factor of its own."""
+        return self.logprobs(lesson.batch) if lesson.own_N is None else lesson.own_N
+
+    def _factor(self, batch: Batch, factor_E: Tensor, moved: Collection[str], before_N: Tensor) -> Tensor:
+        """The factor after the adapters in `moved` have."""
         names = {k: batch.member(k).adapter for k in range(len(batch.turns))}
-        own: dict[int, str | None] = {k: name for k, name in names.items() if name in step}
+        own: dict[int, str | None] = {k: name for k, name in names.items() if name in moved}
         log_ratio_N = torch.zeros_like(batch.old_N)
         for rows, new in score(batch, own, self.settings.tokens):
-            log_ratio_N[rows] = new - batch.old_N[rows]
+            log_ratio_N[rows] = new - before_N[rows]
         held = [pair for pair in batch.held() if pair[0] in own]
         if not held:
             return factor_E

@@ -26,6 +26,7 @@ class Lesson:
     reference_N: Tensor | None  # log-probs of the untrained base, where a KL needs them
     kl_weight_A: Tensor  # of the KL in the loss; 0 where it is in the reward, or off
     mismatch: Mapping[str, float] | None = None  # of the engine's log-probs, where they were compared with our own
+    own_N: Tensor | None = None  # log-probs of the agents before the update by our own code, where they were read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

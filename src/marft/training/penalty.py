@@ -10,7 +10,8 @@ from marft.algorithms.losses import KlKind, kl_estimate, sum_by_turn
 from marft.models.attention import ragged
 from marft.training.batch import Batch
 
-MARGIN = 10.0  # times the rounding: what differs by less does not count as a difference
+MARGIN = 3.0  # deviations of the rounding: what differs by less does not count as a difference
+LARGEST = 0.1  # gap of a token that is rounding; a larger one is a single mishap, and says nothing of the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +28,13 @@ def kl_penalty(
     """weight · KL(π || base) a token, both read by the learner: an engine in bfloat16 rounds otherwise than the learner does,
     and where rewards are equal, estimators that divide by the spread would learn from that alone.
 
-    What the penalties of turns would differ by, had the engine's log-probs (`drawn_N`) been taken, tells the rounding.
+    How far the penalties of turns would be off, some more than others, had the engine's log-probs (`drawn_N`) been taken,
+    tells the rounding.
     """
     turn_N, _ = ragged(batch.length_K)
     weight_N = weight_A[batch.agent_K[turn_N]]
     amount_N = weight_N * kl_estimate(own_N, reference_N, kind)
-    gap_N = amount_N - weight_N * kl_estimate(drawn_N, reference_N, kind)
+    off_N = own_N + (drawn_N - own_N).clamp(-LARGEST, LARGEST)
+    gap_N = amount_N - weight_N * kl_estimate(off_N, reference_N, kind)
     gap_K = sum_by_turn(gap_N, turn_N, len(batch.length_K)).double()
-    return Penalty(amount_N=amount_N, noise=MARGIN * float(gap_K.square().mean().sqrt()))
+    return Penalty(amount_N=amount_N, noise=MARGIN * float(gap_K.std(correction=0)))

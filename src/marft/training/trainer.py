@@ -197,6 +197,7 @@ class Trainer:
             reference_N=reference_N,
             kl_weight_A=torch.zeros_like(kl_weight_A) if penalised else kl_weight_A,
             mismatch=None if compared is None else compared.figures,
+            own_N=own_N,
         )
 
     def by_agent(self, known: Mapping[str, float], start: float) -> torch.Tensor:
