@@ -290,7 +290,7 @@ def test_an_environment_that_always_raises(fails: Fails, method: str, tmp_path: 
 @pytest.mark.parametrize(
     ("env", "expected"),
     [
-        ("toys:Nan", "the environment's reward is nan, not a finite number"),
+        ("toys:Nan", "environment.reward gave a reward of nan, not a finite number"),
         ("toys:Returns", "environment.reward returned float, not a marft.Reward"),
     ],
 )

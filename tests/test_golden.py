@@ -241,7 +241,7 @@ def test_losses_and_gradients_agree(golden: Golden) -> None:
         assert largest > 1e-4
         for name, (theirs, ours) in pairs.items():
             assert theirs.abs().max() > 0, name
-            assert (theirs - ours).abs().max().item() <= 1e-5 * largest, name
+            assert (theirs - ours).abs().max().item() <= 2e-5 * largest, name
 
 
 def policy_loss(golden: Golden, agent: int) -> Tensor:

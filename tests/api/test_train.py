@@ -38,7 +38,9 @@ def test_what_is_importable_goes_on_from_the_command_line(tmp_path: Path) -> Non
     run = tmp_path / "run"
     summary = marft.train(run=run, env={"name": Echo, "size": 4}, workflow=toys.both, agents=AGENTS, **SMALL)
     assert summary["iterations"] == 2
-    assert config_of(run)["env"] == {"name": "toys:Echo", "deadline": 60.0, "workers": None, "size": 4}
+    assert config_of(run)["env"] == {
+        "name": "toys:Echo", "deadline": 60.0, "tasks_deadline": None, "workers": None, "size": 4,
+    }  # fmt: skip
     assert config_of(run)["team"]["workflow"] == "toys:both"
     assert main(["train", "--resume", "--run", str(run), "train.iterations=3"]) == 0
     assert main(["play", str(run)]) == 0
@@ -91,7 +93,13 @@ def test_a_script_and_then_a_file(
     words = ["env.name=mine:Mine", "team.workflow=mine:in_turn"]
     assert main(["play", "run", *words]) == 0
     assert main(["train", "--resume", "--run", "run", "train.iterations=4", *words]) == 0
-    assert config_of(run)["env"] == {"name": "mine:Mine", "deadline": 60.0, "workers": None, "size": 4}
+    assert config_of(run)["env"] == {
+        "name": "mine:Mine",
+        "deadline": 60.0,
+        "tasks_deadline": None,
+        "workers": None,
+        "size": 4,
+    }
     assert main(["play", "run"]) == 0  # the run knows where they are now
     assert "cannot resume run with another env.name" in one_line(
         capsys, "train", "--resume", "--run", "run", "env.name=toys:Echo"

@@ -89,7 +89,7 @@ def test_the_single_agent_has_as_many_rounds_as_the_team() -> None:
 def test_a_frozen_agent() -> None:
     config = load_config(
         "trio", ["team.agents.planner.lr=0.5", "team.agents.planner.rank=2", "team.agents.planner.adapter=mind",
-                 "schedule=sequential", "schedule.clip=0.3"],
+                 "schedule=sequential", "schedule.clip=1.3"],
     )  # fmt: skip
     assert frozen_config(config, "planner") == changed(
         config, team__agents__planner__trainable=False, team__agents__planner__lr=None,

@@ -77,7 +77,8 @@ def test_what_was_written_is_read_back_and_stays_trainable(tmp_path: Path) -> No
     for name, optimizer in parts.learner.optimizers.items():
         own = parts.teams[0].parameters(name).values()
         assert all(parameter.requires_grad for parameter in own)
-        assert {int(optimizer.state[parameter]["step"]) for parameter in own} == {8}
+        [taken] = {int(optimizer.state[parameter]["step"]) for parameter in own}
+        assert 4 <= taken <= 8  # none where a minibatch has no gradient
     write_checkpoint(tmp_path / "again", parts.teams, parts.learner, position)
     written = files(tmp_path / "again")
     assert written == {name: data for name, data in checkpoint(run, 4).items() if name != "manifest.json"}

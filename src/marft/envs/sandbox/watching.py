@@ -83,4 +83,5 @@ class Watcher:
 
 WATCHER_OF_THIS_PROCESS = Watcher()
 atexit.register(WATCHER_OF_THIS_PROCESS.stop)
-os.register_at_fork(after_in_child=WATCHER_OF_THIS_PROCESS.forget)
+if hasattr(os, "register_at_fork"):  # Windows does not fork
+    os.register_at_fork(after_in_child=WATCHER_OF_THIS_PROCESS.forget)
