@@ -39,7 +39,7 @@ CLAIM = re.compile(
     re.I,
 )
 CONCLUSION = re.compile(r"\b(?:then|but|so|thus|hence|therefore|means|conclude)\b|,", re.I)
-RIGHTS = r"(?:work|hold|check out|answer|correct|right|true|solution|valid|it|possible|acceptable|accurate|result|so|one|value|case)"
+RIGHTS = r"(?:work|hold|check out|answer|correct|right|true|solution|valid|it|possible|acceptable|accurate|result|so|one|value|case|what)"
 BEHIND = re.compile(
     rf"(?:</\w+>)?(?:[\s$]*\\text\w*\s*\{{)?[\s$*_.,;:!?()\[\]{{}}\\\"'—–-]*(?:(?:but|and|or|is|was|are|were|be|that(?:['’]s| is| was)?|this is|which is|it['’]s"
     rf"|it is|wait|actually|hmm|no|oh|sorry|just|definitely|clearly|obviously|surely|certainly|also|totally|plainly|turns out"
@@ -48,13 +48,13 @@ BEHIND = re.compile(
     rf"(?:{RIGHTS}\b|[.!?]|$)|(?!instead of|rather than|other than|except|unless){REFUSED}(?!\s+(?:that|to(?! me| us))\b)|(?:no|nope|not|never)[.!,)—]*\s*$"
     r"|(?:no|nope|wait)\b[,.!—]*\s+(?:no\b|wait|it['’]?s?\b|that|sorry|actually|hold on|scratch)|not really|scratch that"
     r"|(?:actually|correction|sorry|oops|whoops|rather|i mean|i meant|make (?:that|it)|no)[\s,:;.—-]+(?:\w+['’]?s?\s+){0,3}[-$\\]{0,3}\d"
-    r"|on second thoughts?\b|my (?:first|initial|earlier) (?:guess|try|answer|attempt)"
+    r"|on second thoughts?\b|out(?: of the question)?[\s.!]*$|my (?:first|initial|earlier) (?:guess|try|answer|attempt)"
     r"|until\b|before i\b|then (?:add|subtract|multipl|divid|doubl|halv|square)\w*)",
     re.I,
 )
 BEFORE_BOX = re.compile(
     rf"(?:{NEGATED}|{CONTRACTED}|\banything but|\bother than|\brather than|\binstead of|\bfar from|\bno longer|\\(?:neq?|neg|lnot)(?![A-Za-z])|¬"
-    r"|≠|\\not\s*=|(?<![=<>-])[<>]|\\(?:lt|gt)(?![A-Za-z])|\ball but"
+    r"|≠|\\not\s*=|(?<![=<>-])(?<!nswer)[<>]|\\(?:lt|gt)(?![A-Za-z])|\ball but"
     r"|\b(?:rul(?:e|es|ed|ing) out|reject|exclud|eliminat|discard|dismiss|refut|disprov|den(?:y|ie)|doubt|avoid)\w*)"
     r"(?:\s*\b(?:be|is|equal(?:s| to)?|the|an?|answer|value|really|simply|just|exactly|actually|possibly|even|to|write|put|say|choose|box|pick)\b)*"
     r"[\s$*\\(\[:=}]*$"
@@ -78,7 +78,10 @@ OTHERWISE_SAID = re.compile(
     r"|\b(?:maybe|perhaps|possibly)\b|\bused to\b|\btempted\b|(?<![=-])>\s*$|!$",
     re.I,
 )
-UNREAL = re.compile(r"\b(?:were|was)(?:n['’]t| not) (?:for|so)\b.*\bwould\b|^\s*had\b.*\bwould\b", re.I)
+UNREAL = re.compile(
+    r"\b(?:were|was)(?:n['’]t| not) (?:for|so)\b.*\bwould\b|^\s*had\b.*\bwould\b|\bif\b.*\b(?:were|had)\b.*(?:\bwould|['’]d)\b",
+    re.I,
+)
 EXAMPLE = re.compile(
     r"\b(?:e\.g\.|for instance|(?:answer )?format(?: is| should be)?|example of the format)[\s,:$]*$", re.I
 )

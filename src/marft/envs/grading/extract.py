@@ -117,7 +117,7 @@ def joined(tail: str, found: list[Found], find: Finder) -> str | None:
         chain.insert(0, earlier)
     if any(len(f.text) > MAX_ANSWER for f in chain):
         return None
-    if find is boxes and chain[-1].text.rstrip().endswith("?"):
+    if find in (boxes, tags) and chain[-1].text.rstrip().endswith("?"):
         return None
     distinct = {form(clean(f.text)): f.text for f in chain}
     text = ", ".join(distinct.values())

@@ -58,6 +58,7 @@ SPELLINGS = tuple(
         (r"\\(?:lor|vee)(?![A-Za-z])", " or "),
         (r"\\(?:land|wedge)(?![A-Za-z])", " and "),
         (r"(?<=\d)\s*/\s*(week|day|hour|hr|month|year|person)(?![A-Za-z])", r" per \1"),
+        (r"^\s*([a-z])\s+in\s+(?=[(\[])", r"\1\\in "),
         (r"\^\s*\(([^()]{1,40})\)", r"^{\1}"),
         (r"^\s*\](?=\s*[-\d\\])", "("),  # ]a,b[ is (a,b)
         (r"(?<=\w)\s*\[\s*$", ")"),
@@ -102,7 +103,7 @@ SPELLINGS = tuple(
         (r"(?<![\\A-Za-z])(pi|sqrt|infty)(?![A-Za-z])", r"\\\1 "),
         (r"(?<![\\A-Za-z])(?:infinity|oo)(?![A-Za-z])", r"\\infty "),
         (r"\*", r"\\cdot "),
-        (r"(?<=\d)\s+(?:over|out of)\s+(?=\d+$)", "/"),
+        (r"(?<=\d)\s+(?:over|out of|in)\s+(?=\d+$)", "/"),
         (r"(?<=\d)\s+and\s+a\s+half(?![A-Za-z])", r"\\frac{1}{2}"),
         (r"(?<=\d)\s+([1-9]\d*)\s*/\s*(\d+)(?!\d)", r"\\frac{\1}{\2}"),  # 3 1/2
         (rf"{TEXT_OPEN}\s*(and|or)\s*{TEXT_CLOSE}", r" \1 "),

@@ -85,7 +85,8 @@ NEGATED = re.compile(
 SAYS = re.compile(
     r"(?!.*\d.*\s.*\d)(?:[A-Za-z'’.]+\s+){0,8}?(?:is|are|was|were|be|has|have|had|makes?|made|earns?|earned|gets?|got|needs?"
     r"|needed|pays?|paid|costs?|spends?|spent|sells?|sold|bought|buys?|eats?|ate|takes?|took|weighs?|travels?|saves?|saved"
-    r"|reads?|walks?|walked|runs?|ran|receives?|owes?|collects?|collected|bakes?|baked|scored?|contains?|gives?|equals?|remain|total of)"
+    r"|reads?|walks?|walked|runs?|ran|receives?|owes?|collects?|collected|bakes?|baked|scored?|contains?|gives?|remain|total of"
+    r"|(?!exceeds|hundred|sometimes|always|approaches|estimated|supposed|tends|rounds|lacks|misses|divides|reaches|plus|minus|times|squares|cubes|tens|doubles|triples|halves|as|unless)[a-z]+(?:s|ed))"
     r"\s+(?:(?:exactly|only|just|now|a total of)\s+)*(?P<said>[-−]?\\?\$?\d.*|" + f"(?:{'|'.join(SMALL)})" + r"\b.*)",
     re.S,
 )

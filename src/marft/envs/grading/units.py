@@ -127,7 +127,9 @@ def changed_behind(rest: str) -> bool:
     """Whether prose behind a number makes it another value: `5 lakh`, `5 less than six`, `5 doubled.`"""
     if AT_ONCE.match(rest):
         return True
-    if re.match(r"\s*[-+*/=]\s*\d*[a-z]\b", rest):
+    if re.match(
+        r"\s*[-+*/=]\s*\d*[a-z]\b|\s+[a-z]+ (?:or (?:so|more|less|fewer)|at (?:most|least)|give or take)\b", rest
+    ):
         return True
     alone = re.match(r"\s+([A-Za-z]+)\s*[.!]*\s*$", rest)
     return alone is not None and VERBAL.match(alone[1]) is not None
