@@ -33,6 +33,7 @@ FACTOR = re.compile(
     r"[A-Za-z]|\s[kKM](?![A-Za-z])|(?:\{,\}|,)\d{3}|\s000(?!\d)|\s*\\(?:sqrt|pi|[dt]?frac(?!\s*\{\\text)|infty)(?![A-Za-z])|\s*[<>]\s*[\dA-Za-z\\]"
     r"|\s*,\s*-?\d+\s*(?:[)\]$]|\\\})|\s*\$\s*(?:,|and|or|to)\s*\$\s*-?\d+\s*\$[\s.]*(?:\n|\Z)"
 )
+TERM = re.compile(r"[a-z](?![a-z\d])|\s*\\pi(?![A-Za-z])")  # = \\boxed{19}x^3 boxes a coefficient
 INSIDE = re.compile(
     r"(?:[\^_]\s*\{?|\\[dt]?frac\s*\{[^{}]*\}\s*\{|\\(?:sin|cos|tan|log|ln|exp)\s*\(?|(?<![A-Za-z\\])[A-Za-z]\()\s*\Z"
 )
@@ -92,7 +93,9 @@ def in_place(tail: str, chain: Sequence[Found], text: str) -> str | None:
     r"""A box's answer with what stands at it: `-\boxed{5}` is -5, `\boxed{5}` million is 5 million; None where the box is
     only a part of a larger expression."""
     before, end = tail[max(0, chain[0].start - 40) : chain[0].start], chain[-1].end
-    if OPERAND.match(tail, end) or COEFFICIENT.search(before) or FACTOR.match(tail, end) or INSIDE.search(before):
+    if OPERAND.match(tail, end) or COEFFICIENT.search(before) or INSIDE.search(before):
+        return None
+    if FACTOR.match(tail, end) and not (before.rstrip().endswith("=") and TERM.match(tail, end)):
         return None
     if UNARY_MINUS.search(before) and not re.search(r"(?:^|\n)\s*[-−]\s+\Z", before):
         text = f"-{text}" if re.fullmatch(r"[\w.\\]+(?:\{\w+\}){0,2}", text) else f"-({text})"

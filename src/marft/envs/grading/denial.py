@@ -79,7 +79,7 @@ OTHERWISE_SAID = re.compile(
     re.I,
 )
 UNREAL = re.compile(
-    r"\b(?:were|was)(?:n['’]t| not) (?:for|so)\b.*\bwould\b|^\s*had\b.*\bwould\b|\bif\b.*\b(?:were|had)\b.*(?:\bwould|['’]d)\b",
+    r"\b(?:were|was)(?:n['’]t| not) (?:for|so)\b.*\bwould\b|^\s*had\b.*\bwould\b|\bif\b.*\b(?:were(?! to)|had)\b.*(?:\bwould|['’]d) (?:be|have)\b(?! a)",
     re.I,
 )
 EXAMPLE = re.compile(

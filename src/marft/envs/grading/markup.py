@@ -10,7 +10,7 @@ TAG = re.compile(
 )
 CELL = re.compile(r"^\|[ *]+([^|\n]{1,200}?)[ *]+\|[ \t]*$", re.M)
 ANSWER_ROW = re.compile(r"^\|[ *]*((?:final )?answer)[ *:]*\|[ \t]*([^|\n]{1,200}?)[ \t]*\|[ \t]*$", re.I | re.M)
-RULE = re.compile(r"^\|?(?:\s*:?-{3,}:?\s*\|)+\s*$\n?", re.M)
+RULE = re.compile(r"^\|(?:[ \t]*:?-{3,}:?[ \t]*\|)+[ \t]*$\n?", re.M)
 PICTURE = re.compile(
     "[\U0001f000-\U0001faff\u2600-\u2712\u2719-\u2746\u2750-\u27bf\u2b00-\u2bff\ufe0f«»]"
 )  # all but crosses

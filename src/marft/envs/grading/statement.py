@@ -83,7 +83,7 @@ NEGATED = re.compile(
 )
 # A sentence with one number behind a verb says that number: Answer: Tom has 18 apples.
 SAYS = re.compile(
-    r"(?!.*\d.*\s.*\d)(?:[A-Za-z'’.]+\s+){0,8}?(?:is|are|was|were|be|has|have|had|makes?|made|earns?|earned|gets?|got|needs?"
+    r"(?!\D*\d\S*\s.*\d)(?:[A-Za-z'’.]+\s+){0,8}?(?:is|are|was|were|be|has|have|had|makes?|made|earns?|earned|gets?|got|needs?"
     r"|needed|pays?|paid|costs?|spends?|spent|sells?|sold|bought|buys?|eats?|ate|takes?|took|weighs?|travels?|saves?|saved"
     r"|reads?|walks?|walked|runs?|ran|receives?|owes?|collects?|collected|bakes?|baked|scored?|contains?|gives?|remain|total of"
     r"|(?!exceeds|hundred|sometimes|always|approaches|estimated|supposed|tends|rounds|lacks|misses|divides|reaches|plus|minus|times|squares|cubes|tens|doubles|triples|halves|as|unless)[a-z]+(?:s|ed))"
