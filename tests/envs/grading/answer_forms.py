@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 EGGS = "Janet's ducks lay 16 eggs a day. She sells what is left for $2 each. How much does she make, in dollars?"
 TRIP = "A train leaves at noon and goes 60 miles an hour. How many hours does the trip take?"
@@ -273,9 +274,20 @@ def listed(table: dict[str, tuple[tuple[str, ...], ...]]) -> Iterator[Form]:
             yield Form(kind=kind, message=message, gold=gold, prompt=prompt[0] if prompt else "")
 
 
+def written(name: str) -> Iterator[Form]:
+    """The forms of a file: `gold ||| message ||| prompt`, under the headings of their kinds."""
+    kind = ""
+    for line in (Path(__file__).parent / name).read_text(encoding="utf-8").splitlines()[1:]:
+        if line.startswith("## "):
+            kind = line[3:]
+            continue
+        gold, message, *prompt = line.split(" ||| ")
+        yield Form(kind=kind, message=message.replace("⏎", "\n"), gold=gold, prompt=prompt[0] if prompt else "")
+
+
 def wrong_forms() -> list[Form]:
-    return [*filled(WRONG_NUMBERS), *listed(WRONG)]
+    return [*filled(WRONG_NUMBERS), *listed(WRONG), *written("wrong_forms.txt")]
 
 
 def fair_forms() -> list[Form]:
-    return [*filled(FAIR_NUMBERS), *listed(FAIR)]
+    return [*filled(FAIR_NUMBERS), *listed(FAIR), *written("fair_forms.txt")]

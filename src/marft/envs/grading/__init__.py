@@ -8,7 +8,7 @@ from marft.envs.grading.found import MAX_ANSWER
 from marft.envs.grading.latex import TEXT_CLOSE, TEXT_OPEN, clean, key
 from marft.envs.grading.matching import same
 from marft.envs.grading.measure import measure_of
-from marft.envs.grading.question import rewritten, wrapped
+from marft.envs.grading.question import asked_for, chosen, rewritten, wrapped
 from marft.envs.grading.shape import Leaf, Shape, leaves, read
 from marft.envs.grading.symbolic import CLIENT
 from marft.envs.grading.values import cheap, is_number, render
@@ -32,6 +32,7 @@ def grade(text: str, gold: str, prompt: str = "") -> bool:
     said = committed(text, prompt, bare_number=numeric)
     if said is None:
         return False
+    said = asked_for(chosen(said, wanted, prompt[:MAX_PROMPT]), prompt[:MAX_PROMPT])
     answer = read(clean(said))
     verdict = same(gold_shape, answer, lambda one, other: equal(one, other, prompt[:MAX_PROMPT]))
     if verdict is False or not worked_out(said, answer, wanted, gold_shape, prompt[:MAX_PROMPT]):

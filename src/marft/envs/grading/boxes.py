@@ -19,9 +19,24 @@ JOINS = re.compile(
     rf"[\s$]*(?:\\[()\[\]])?[\s$]*(?:{OPERATOR}|[=<>.]|\\?%|\\(?:ne|le|ge)q?(?![A-Za-z]))?[\s$]*(?:\\[()\[\]])?[\s$]*"
 )
 OPERAND = re.compile(
-    rf"[\s$]*(?:{SIGN}|\*\*)[\s$({{]*(?:[-+]?\d|\\boxed|\\[dt]?frac|\\sqrt|\\pi|\()(?!\\circ)|!|[\s$]*\^(?!\s*\{{?\\circ)"
+    rf"[\s$]*(?:{SIGN}|\*\*)[\s$({{]*(?:[-+]?\d|\\boxed|\\[dt]?frac|\\sqrt|\\pi|\()(?!\\circ)|!|\d|\.\d|[\s$]*\^(?!\s*\{{?\\circ)"
 )
 SCALED = re.compile(rf"[\s$]*(?:\\\))?[\s$]*(?:\\text\s*\{{\s*)?({SCALE})s?\b(?! of a)", re.I)
+PERCENT = re.compile(r"[\s$]*(?:\\?%|per ?cent\b)")
+CHANGED = re.compile(
+    r"[\s$,]*(?:(?:plus|minus|times|divided by)\s+\$?\d+[\s$.]*(?:\n|\Z)|(?:doubled|tripled|halved|squared|cubed|negated|factorial)\b"
+    r"|or (?:so|more|less|fewer|thereabouts)\b|at (?:most|least)\b|and (?:a half|counting|change|some)\b|give or take|-?ish\b)",
+    re.I,
+)
+# What goes on at a box, and what a box stands in, where it is only a part: `\\boxed{5}x`, `2^{\\boxed{5}}`, `(\\boxed{5}, 6)`.
+FACTOR = re.compile(
+    r"[A-Za-z]|\s[kKM](?![A-Za-z])|(?:\{,\}|,)\d{3}|\s000(?!\d)|\s*\\(?:sqrt|pi|[dt]?frac(?!\s*\{\\text)|infty)(?![A-Za-z])|\s*[<>]\s*[\dA-Za-z\\]"
+    r"|\s*,\s*-?\d+\s*(?:[)\]$]|\\\})|\s*\$\s*(?:,|and|or|to)\s*\$\s*-?\d+\s*\$[\s.]*(?:\n|\Z)"
+)
+TERM = re.compile(r"[a-z](?![a-z\d])|\s*\\pi(?![A-Za-z])")  # = \\boxed{19}x^3 boxes a coefficient
+INSIDE = re.compile(
+    r"(?:[\^_]\s*\{?|\\[dt]?frac\s*\{[^{}]*\}\s*\{|\\(?:sin|cos|tan|log|ln|exp)\s*\(?|(?<![A-Za-z\\])[A-Za-z]\()\s*\Z"
+)
 UNARY_MINUS = re.compile(r"(?:[=$(,]\s*[-−]\s*|(?:^|\s)[-−])\Z")
 COEFFICIENT = re.compile(
     r"(?:\\(?:sqrt|frac|[dtc]frac|log|ln|sin|cos|tan|lvert|vert|overline)\s*\{?|\d|\||[\d)}]\s*(?:\\cdot|\\times|[*×·])\s*)\Z"
@@ -69,13 +84,22 @@ def brace_ends(text: str) -> dict[int, int]:
     return ends
 
 
+def is_changed(tail: str, end: int) -> bool:
+    r"""Whether words behind a box make it another value: `\boxed{5}` doubled, `\boxed{5}` plus 10."""
+    return CHANGED.match(tail, end) is not None
+
+
 def in_place(tail: str, chain: Sequence[Found], text: str) -> str | None:
     r"""A box's answer with what stands at it: `-\boxed{5}` is -5, `\boxed{5}` million is 5 million; None where the box is
     only a part of a larger expression."""
     before, end = tail[max(0, chain[0].start - 40) : chain[0].start], chain[-1].end
-    if OPERAND.match(tail, end) or COEFFICIENT.search(before):
+    if OPERAND.match(tail, end) or COEFFICIENT.search(before) or INSIDE.search(before):
+        return None
+    if FACTOR.match(tail, end) and not (before.rstrip().endswith("=") and TERM.match(tail, end)):
         return None
     if UNARY_MINUS.search(before) and not re.search(r"(?:^|\n)\s*[-−]\s+\Z", before):
         text = f"-{text}" if re.fullmatch(r"[\w.\\]+(?:\{\w+\}){0,2}", text) else f"-({text})"
+    if PERCENT.match(tail, end) and "%" not in text:
+        text = f"{text}\\%"
     scaled = SCALED.match(tail, end)
     return f"{text} {scaled[1]}" if scaled and not re.search(SCALE, text) else text

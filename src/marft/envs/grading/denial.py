@@ -12,7 +12,7 @@ REFUSED = (
     r"|impossible|unlikely|refute[ds]?|reject(?:ed|s)?|den(?:y|ied|ies)|exclude[ds]?|ruled? out|rules out|disprove[dns]?"
     r"|contradict(?:ed|s|ory|ion)?|discard(?:ed|s)?|dismiss(?:ed|es)?|eliminate[ds]?|a lie|nonsense|kidding|joking"
     r"|except(?:ing)?|unless|anything but|other than|(?:differ|differs|different|distinct) from|unequal to|lied|rather than|instead of|far from|nowhere near|opposite of|(?<!no )doubt(?:s|ful)?"
-    r"|retract(?:ed)?|withdrawn?|disagrees?|fails?|absurd|bogus|nope|too (?:big|small|large|low|high|many|few|much|little))\b"
+    r"|retract(?:ed)?|withdrawn?|disagrees?|fails?|absurd|bogus|misprint|typo|extraneous|nope|too (?:big|small|large|low|high|many|few|much|little))\b"
 )
 COMPARED = (
     r"(?:\bat (?:least|most)|\b(?:less|more|fewer|greater|smaller|larger|bigger|higher|lower|other|better|worse) than"
@@ -26,41 +26,111 @@ NOT_MINE = (
     r"|(?:negative|square|cube|root|digits?|opposite|reciprocal|part|half|double|inverse|multiple|factor|divisor) of)"
     r"\s+(?:the\s+|an?\s+|my\s+|our\s+)?(?:final\s+|correct\s+)?"
 )
-CLAUSE = re.compile(r"[,;:=]|\b(?:but|so|thus|hence|therefore|then|means|leaves|leaving|gives|giving|since|because)\b")
+CLAUSE = re.compile(
+    r"[,;:=]|\b(?:but|so|thus|hence|therefore|then|(?<!no )means|leaves|leaving|gives|giving|since|because)\b"
+)
 CLAIM = re.compile(
     rf"(?:{NEGATED}|{CONTRACTED})\s+(?:\w+\s+){{0,4}}?(?:true|case|correct|right|think|believe|say|claim|sure|certain|clear"
-    rf"|likely|possible|mean|imply|follow|agree|conclude|accept)\b|(?<!\bno )\bdoubt|{REFUSED}"
-    r"|\b(?:if|whether|suppose|supposing|assume|assuming|unless|imagine|pretend|nobody|hardly|were)\b"
-    r"|\b(?:first|initial|previous|earlier|old|wrong) (?:guess|answer|thought)",
+    rf"|likely|possible|way|chance|means|circumstances|mean|imply|follow|agree|conclude|accept|write|tell|suggest|state|pretend|answer|put)\b|(?<!\bno )\bdoubt|{REFUSED}"
+    r"|\b(?:if|whether|suppose|supposing|assume|assuming|unless|imagine|pretend|nobody|hardly|were|trap|mistake|pitfall|tempting)\b"
+    r"|\b(?:first|initial|previous|earlier|old|wrong) (?:guess|answer|thought)|\b(?:used|tempted|inclined|wanted) to\b"
+    r"|\b(?:might|may|could|would) (?:\w+ ){0,2}(?:think|say|guess|believe|claim|assume|conclude|expect)\b|\bthought\b|\bnaive|^\W*(?:say|maybe|possibly|perhaps)\b"
+    r"|\b(?!(?:i|we|would|d|can|could|to|and|must|may|us|me|now|also|then)\b)\w+ (?:says?|said|claim(?:s|ed)?|thinks?|believe[sd]?|argue[sd]?|insists?|told \w+)(?: that)?\s*(?:the\s*)?$",
     re.I,
 )
-CONCLUSION = re.compile(r"\b(?:then|so|thus|hence|therefore|means|conclude)\b|,", re.I)
-RIGHTS = r"(?:work|hold|check out|answer|correct|right|true|solution|valid|it|possible|acceptable|accurate|result|so|one|value|case)"
+CONCLUSION = re.compile(r"\b(?:then|but|so|thus|hence|therefore|means|conclude)\b|,", re.I)
+RIGHTS = r"(?:work|hold|check out|answer|correct|right|true|solution|valid|it|possible|acceptable|accurate|result|so|one|value|case|what)"
 BEHIND = re.compile(
-    rf"(?:</\w+>)?[\s$*_.,;:!?()\[\]{{}}\\\"'—–-]*(?:(?:but|and|or|is|was|are|were|be|that(?:['’]s| is| was)?|this is|which is|it['’]s"
+    rf"(?:</\w+>)?(?:[\s$]*\\text\w*\s*\{{)?[\s$*_.,;:!?()\[\]{{}}\\\"'—–-]*(?:(?:but|and|or|is|was|are|were|be|that(?:['’]s| is| was)?|this is|which is|it['’]s"
     rf"|it is|wait|actually|hmm|no|oh|sorry|just|definitely|clearly|obviously|surely|certainly|also|totally|plainly|turns out"
-    rf"|seems|looks|would be|has been|have been|must be|to be|all|quite|simply|i|we|am|i['’]m|was|do|does|did|can|could|will)[\s,.:!—-]+){{0,5}}"
+    rf"|seems|looks|would be|has been|have been|must be|to be|all|quite|simply|i|we|they|those|people|am|i['’]m|was|do|does|did|can|could|will|leads? to|gives?|yields?|an?|here)[\s,.:!—-]+){{0,5}}"
     rf"(?:(?:{NOT}|{CONTRACTED})\s*(?:(?:be|the|an?|my|our|your|actually|really|even|quite|final|at all)\s+){{0,3}}"
-    rf"(?:{RIGHTS}\b|[.!?]|$)|(?!instead of|rather than|other than|except|unless){REFUSED}(?!\s+(?:that|to)\b)|(?:no|nope|not|never)[.!,—]*\s*$"
-    r"|(?:no|nope|wait)\b[,.!—]*\s+(?:no\b|wait|it['’]?s?\b|that|sorry|actually|hold on|scratch)|not really|scratch that)",
+    rf"(?:{RIGHTS}\b|[.!?]|$)|(?!instead of|rather than|other than|except|unless){REFUSED}(?!\s+(?:that|to(?! me| us))\b)|(?:no|nope|not|never)[.!,)—]*\s*$"
+    r"|(?:no|nope|wait)\b[,.!—]*\s+(?:no\b|wait|it['’]?s?\b|that|sorry|actually|hold on|scratch)|not really|scratch that"
+    r"|(?:actually|correction|sorry|oops|whoops|rather|i mean|i meant|make (?:that|it)|no)[\s,:;.—-]+(?:\w+['’]?s?\s+){0,3}[-$\\]{0,3}\d"
+    r"|on second thoughts?\b|out(?: of the question)?[\s.!]*$|my (?:first|initial|earlier) (?:guess|try|answer|attempt)"
+    r"|until\b|before i\b|then (?:add|subtract|multipl|divid|doubl|halv|square)\w*)",
     re.I,
 )
 BEFORE_BOX = re.compile(
     rf"(?:{NEGATED}|{CONTRACTED}|\banything but|\bother than|\brather than|\binstead of|\bfar from|\bno longer|\\(?:neq?|neg|lnot)(?![A-Za-z])|¬"
-    r"|≠|\\not\s*=)"
-    r"(?:\s*\b(?:be|is|equal(?:s| to)?|the|an?|answer|value|really|simply|just|exactly|actually|possibly|even|to)\b)*"
+    r"|≠|\\not\s*=|(?<![=<>-])(?<!nswer)[<>]|\\(?:lt|gt)(?![A-Za-z])|\ball but"
+    r"|\b(?:rul(?:e|es|ed|ing) out|reject|exclud|eliminat|discard|dismiss|refut|disprov|den(?:y|ie)|doubt|avoid)\w*)"
+    r"(?:\s*\b(?:be|is|equal(?:s| to)?|the|an?|answer|value|really|simply|just|exactly|actually|possibly|even|to|write|put|say|choose|box|pick)\b)*"
     r"[\s$*\\(\[:=}]*$"
     rf"|(?:{REFUSED}|{NOT} (?:true|the case))\s+that\b[^.;]{{0,40}}$"
     rf"|{NOT_MINE}(?:answer|guess|result|value|solution)s?\s*(?:is|was|would be|might be|are|:)?[\s$:*]*$",
     re.I,
 )
 NUMBER_DENIED = re.compile(
-    rf"{NEGATED}|{CONTRACTED}|{REFUSED}|{COMPARED}\s+(?:the\s+)?\$?$|(?<![=-])[<>≤≥≠~]=?\s*$|\b(?:if|suppose|supposing|assume|whether|imagine)\b"
+    rf"{NEGATED}|{CONTRACTED}|{REFUSED}|{COMPARED}\s+(?:the\s+)?\$?$|(?<![=-])[<>≤≥≠~]=?\s*$|\b(?:if|suppose|supposing|assume|whether|imagine|ignore|forget|disregard|mistake|trap|all \w+ but|rules?)\b"
     r"|\b(?:starts?|begins?|ends?) (?:with|in)\b|\b(?:contains?|includes?|has a factor of)\s+\$?$",
     re.I,
 )
+# What is said of something else than the answer (one less than the answer is …), or of the answer but not that it is that.
+OF_THE_ANSWER = re.compile(
+    r"(?<!value )\b(?:of|than|in|from|by|with|plus|minus|times|over|for|on|after|before|above|below|near) (?:the|my|our) (?:\w+ )?$",
+    re.I,
+)
+OTHERWISE_SAID = re.compile(
+    r"\banswer (?:to|for|of) (?:an?other|an? different|the (?:previous|other|last|first|next))\b|\banswer['’]s (?!\W*\d|\w+ly\b)\w|\banswer (?!(?:is|are|was|must|should|would|will|has to|comes|turns|works|equals|becomes|to|for|of|here|can only|gives|that|we"
+    r"|in|key|choice|option|sheet|therefore|then|thus|as)\b)[a-z]|\b(?:it|that|this) (?:might|may|could) be\b"
+    r"|\b(?:maybe|perhaps|possibly)\b|\bused to\b|\btempted\b|(?<![=-])>\s*$|!$",
+    re.I,
+)
+UNREAL = re.compile(
+    r"\b(?:were|was)(?:n['’]t| not) (?:for|so)\b.*\bwould\b|^\s*had\b.*\bwould\b|\bif\b.*\b(?:were(?! to)|had)\b.*(?:\bwould|['’]d) (?:be|have)\b(?! a)",
+    re.I,
+)
+EXAMPLE = re.compile(
+    r"\b(?:e\.g\.|for instance|(?:answer )?format(?: is| should be)?|example of the format)[\s,:$]*$", re.I
+)
+ROUGHLY = re.compile(r"(?:\b(?:around|roughly|approximately|about|circa)|[≈~])\s*\$?$", re.I)
+CROSS = re.compile(r"[\s$*]*[✗✘❌✖]")
+CASES = r"[^.;]{0,80}\b(?:and|or|but)\s+\$?-?\d[\d.,]*\s+(?:when|for|if|in|on|with|otherwise|after)\b"  # 4 for Tom and 5 for Ann
+# The adjectives with which an answer is still this question's answer.
+ADJECTIVES = frozenset(
+    [
+        "final",
+        "correct",
+        "right",
+        "required",
+        "desired",
+        "exact",
+        "numerical",
+        "numeric",
+        "integer",
+        "complete",
+        "full",
+        "simplified",
+        "simplest",
+        "actual",
+        "true",
+        "real",
+        "only",
+        "unique",
+        "best",
+        "short",
+        "overall",
+        "ultimate",
+        "resulting",
+        "requested",
+        "computed",
+        "definitive",
+    ]
+)
+QUALIFIED = re.compile(
+    r"\b(?:the|an?|my|our|your|his|her|their)\s+((?:(?!(?:the|an?|my|our|your)\b)[\w-]+\s+){1,3})$", re.I
+)
+IRREAL = re.compile(r"\s*(?:had|if|were|without|ignoring|otherwise|should)\b", re.I)
 SENTENCE = re.compile(r"(?<=[.!?;])\s+|\n")
 WINDOW = 160  # characters before and behind an answer that are looked at
+
+
+def qualified(before: str) -> bool:
+    """Whether what stands before `answer` makes it another one: the second best answer, an obvious answer."""
+    found = QUALIFIED.search(before)
+    return found is not None and not ADJECTIVES.issuperset(re.findall(r"[\w-]+", found[1].lower()))
 
 
 def denied(tail: str, start: int, end: int, kind: str) -> bool:
@@ -69,14 +139,26 @@ def denied(tail: str, start: int, end: int, kind: str) -> bool:
     behind = tail[end : end + WINDOW]
     if kind == "label" and behind.startswith("?"):
         return True
-    if BEHIND.match(behind) and not re.match(r"[\s$*]*,\s*(?:not|rather than|instead of)\s+[-$\\\d]", behind):
+    if BEHIND.match(behind) and not re.match(r"[\s$*]*(?:,\s*not|,?\s*(?:rather than|instead of))\s+[-$\\\d]", behind):
         return True
     if re.match(r"[^.;]{0,60}\bbut\b[^.]{0,40}" + REFUSED, behind, re.I):
         return True
+    if re.match(r"[\s,]*unless\b", behind) or UNREAL.search(before):
+        return True
+    if re.match(r"[\s$,.;]*(?:it )?(?:does|do)(?:n['’]t| not) (?:satisfy|solve|qualify|fit)\b", behind):
+        return True
+    if CROSS.match(behind) or CROSS.search(before[-4:]):
+        return True
     if kind == "box":
-        return BEFORE_BOX.search(before) is not None
+        if re.match(r"[\s$)]*\?", behind):
+            return True
+        return BEFORE_BOX.search(before) is not None or EXAMPLE.search(tail[max(0, start - 40) : start]) is not None
     if kind == "label":
-        if re.search(NOT_MINE + "$", before, re.I):
+        if qualified(before) or re.match(CASES, behind) or re.match(CASES, tail[start:end], re.I):
+            return True
+        if re.search(NOT_MINE + "$", before, re.I) or OF_THE_ANSWER.search(before):
+            return True
+        if IRREAL.match(before) and re.search(r"\bwould\b", tail[start:end]):
             return True
         claim = list(CLAIM.finditer(before))
         return bool(claim) and not CONCLUSION.search(before, claim[-1].end())
@@ -85,4 +167,8 @@ def denied(tail: str, start: int, end: int, kind: str) -> bool:
     if re.search(NOT_MINE + r"answer\b", before, re.I):
         return True
     clause = CLAUSE.split(before)[-1]
+    if re.search(r"\banswer\s*(?:[-+*/^]\s*\d+\s*=|!=|<>)", before, re.I):
+        return True
+    if OTHERWISE_SAID.search(clause) or (ROUGHLY.search(clause) and "." not in tail[start:end]):
+        return True
     return NUMBER_DENIED.search(clause) is not None

@@ -10,14 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from marft.envs.grading.boxes import BOX, JOINS, boxes, in_place, tags
+from marft.envs.grading.boxes import BOX, JOINS, boxes, in_place, is_changed, tags
 from marft.envs.grading.denial import denied
+from marft.envs.grading.exact import number
 from marft.envs.grading.expression import parsed
 from marft.envs.grading.found import MAX_ANSWER, MAX_FOUND, Found
 from marft.envs.grading.latex import clean
+from marft.envs.grading.markup import unmarked
 from marft.envs.grading.normal import written
 from marft.envs.grading.shape import read
-from marft.envs.grading.statement import conclusions, labels, numbers
+from marft.envs.grading.statement import conclusions, labels, number_said, numbers
 from marft.envs.grading.values import is_number, render
 
 TAIL = 20_000  # characters at the end of a message in which its answer must stand
@@ -28,14 +30,16 @@ MAX_GAP = 60  # characters between two answers of one list
 
 THOUGHT = re.compile(r"</think(?:ing)?>", re.I)
 BETWEEN = re.compile(
-    r"(?:[\s$,;.*]|\b(?:and|or|to)\b|…|\\(?:text|mbox)\s*\{\s*(?:and|or|,)?\s*\}|\\[l]?dots\b|\\q?quad\b|\\[,;! ()\[\]])*"
+    r"(?:[\s$,;.*]|\b(?:and|or|to|also|maybe|perhaps|possibly|alternatively|else|even|either|else|if you prefer|as well as|along with|both)\b|\\(?:lor|vee)(?![A-Za-z])|\n\s*(?:\d{1,2}[.)]|[-•])|\(?\b[a-h]\)|…|\\(?:text|mbox)\s*\{\s*(?:and|or|,)?\s*\}|\\[l]?dots\b|\\q?quad\b|\\[,;! ()\[\]])*"
 )
 IN_ONE_BREATH = re.compile(r"[\s$]*(?:,|\b(?:and|or|nor|to)\b|-|–)[\s$]*")
 OR_ELSE = re.compile(
     r"[\s$)\]}\\.,(*]*(?:\b(?:or|alternatively|maybe|perhaps|possibly)\b|\\text\s*\{\s*or\s*\})[\s,]+"
-    r"(?:(?:it is|it's|it could be|is|maybe|perhaps|possibly|rather|also|even|just)\s+)*[-$\\\d]",
+    r"(?:(?:is it|it is|it's|it could be|is|maybe|perhaps|possibly|rather|also|even|just)\s+)*[-$\\\d]",
     re.I,
 )
+IN_WORDS = re.compile(r"\s*\\text\w*\s*\{([^{}]*)\}[\s.]*")
+AGAIN = re.compile(r"\$?-?(?:\d[\d.,/]*\d|\d)(?![\d%\\])")
 Finder = Callable[[str], Iterator[Found]]
 KINDS: dict[Finder, str] = {boxes: "box", labels: "label", numbers: "number"}
 
@@ -48,12 +52,18 @@ def committed(text: str, prompt: str = "", bare_number: bool = True) -> str | No
 
 def first_found(tail: str, copied: str, finders: tuple[Finder, ...]) -> str | None:
     """The answer of the first kind that there is one of."""
+    gone: list[Found] = []  # what is taken back as a box or label is no number or formula either
     for find in finders:
-        found = list(find(tail))[-MAX_FOUND:]
+        found = [one for one in list(find(tail))[-MAX_FOUND:] if not any(g.start <= one.start < g.past for g in gone)]
         kept = [one for one in found if not echoed(tail, one, copied)]
         said = standing(tail, kept, KINDS.get(find, "box"))
+        gone += [one for one in kept if one not in said]
         if said:
-            if find in (boxes, labels) and OR_ELSE.match(tail, said[-1].past):
+            if (
+                find in (boxes, labels)
+                and (other := OR_ELSE.match(tail, said[-1].past))
+                and not again(tail, other, said[-1])
+            ):
                 return None
             answer = joined(tail, said, find)
             return within(answer) if find is tags and answer is not None else answer
@@ -62,13 +72,20 @@ def first_found(tail: str, copied: str, finders: tuple[Finder, ...]) -> str | No
     return None
 
 
+def again(tail: str, other: re.Match[str], said: Found) -> bool:
+    """Whether what follows on `or` is the same number in another form: 3/4, or 0.75."""
+    value = AGAIN.match(tail, other.end() - 1)
+    mine = number(clean(said.text))
+    return value is not None and mine is not None and number(clean(value[0])) == mine
+
+
 def standing(tail: str, found: list[Found], kind: str) -> list[Found]:
     """Those that are not taken back; what denies one denies the next in the same breath: neither 3 nor 4."""
     kept: list[Found] = []
     gone = -1  # where the last one that is taken back ends
     for one in found:
         follows = gone >= 0 and IN_ONE_BREATH.fullmatch(tail, gone, one.start) is not None
-        if denied(tail, one.start, one.past, kind) or follows:
+        if follows or denied(tail, one.start, one.past, kind) or (kind == "box" and is_changed(tail, one.past)):
             gone = one.end
         else:
             kept.append(one)
@@ -79,7 +96,7 @@ def spoken(text: str) -> str:
     """The end of a message, without what was thought before it."""
     tail = text[-TAIL:]
     thoughts = list(THOUGHT.finditer(tail))
-    return tail[thoughts[-1].end() :] if thoughts and tail[thoughts[-1].end() :].strip() else tail
+    return unmarked(tail[thoughts[-1].end() :] if thoughts and tail[thoughts[-1].end() :].strip() else tail)
 
 
 def within(answer: str) -> str:
@@ -100,12 +117,14 @@ def joined(tail: str, found: list[Found], find: Finder) -> str | None:
         chain.insert(0, earlier)
     if any(len(f.text) > MAX_ANSWER for f in chain):
         return None
-    if find is boxes and chain[-1].text.rstrip().endswith("?"):
+    if find in (boxes, tags) and chain[-1].text.rstrip().endswith("?"):
         return None
     distinct = {form(clean(f.text)): f.text for f in chain}
     text = ", ".join(distinct.values())
     if expression:
         text = BOX.sub("", tail[chain[0].start : chain[-1].end])
+    if find is boxes and (words := IN_WORDS.fullmatch(text)):
+        text = number_said(words[1])
     return in_place(tail, chain, text) if find is boxes else text
 
 

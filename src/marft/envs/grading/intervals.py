@@ -30,6 +30,7 @@ EXCEPT = re.compile(
     rf"{TEXT_CLOSE}?",
     re.I,
 )
+OUTSIDE = re.compile(r"(?:[A-Za-z]\s*\\in\s*)?\\mathbb\{R\}\s*(?:\\setminus|-)\s*([(\[])([^,]+),([^,]+)([)\]])")
 EITHER = re.compile(r"(?<![A-Za-z\\])or(?![A-Za-z])|\\cup(?![A-Za-z])")
 BOTH = re.compile(r"(?<![A-Za-z\\])and(?![A-Za-z])|\\cap(?![A-Za-z])|,")
 LESS = re.compile(r"<=?|>=?")
@@ -51,6 +52,9 @@ def as_intervals(text: str) -> str | None:
         text = found[2].strip()
     if found := WITHOUT.fullmatch(text) or EXCEPT.fullmatch(text):
         return write(punctured([part.strip() for part in BOTH.split(found[1])]))
+    if found := OUTSIDE.fullmatch(text):
+        end, start = (")" if found[1] == "[" else "]"), ("(" if found[4] == "]" else "[")
+        return write([(*BELOW, found[2], end), (start, found[3], *ABOVE)])
     if not (LESS.search(text) or r"\ne" in text or "|" in text):
         return None
     pieces: list[Ends] = []
@@ -83,12 +87,17 @@ def conjunction(text: str) -> list[Ends] | None:
     read = [relation(part) for part in parts]
     if len(read) == 1:
         return read[0]
-    if len(read) != 2 or any(piece is None or len(piece) != 1 for piece in read) or "," in text:
+    if len(read) != 2 or any(piece is None or len(piece) != 1 for piece in read):
         return None
     (one,), (other,) = read  # type: ignore[misc]
     if one[1] == BELOW[1] and other[2] == ABOVE[0]:
         one, other = other, one
-    return [(one[0], one[1], other[2], other[3])] if one[2] == ABOVE[0] and other[1] == BELOW[1] else None
+    if one[2] != ABOVE[0] or other[1] != BELOW[1]:
+        return None
+    low, high = number(one[1]), number(other[2])
+    if "," in text and low is not None and high is not None and low >= high:  # a comma says or where nothing is both
+        return [other, one]
+    return [(one[0], one[1], other[2], other[3])]
 
 
 def punctured(points: list[str]) -> list[Ends] | None:

@@ -30,20 +30,38 @@ UNICODE = {
 }  # fmt: skip
 UNICODE_TABLE = str.maketrans(UNICODE)
 
+LABELLED = r"(?:the |our |my |final |correct )*(?:answer|ans|result|solution)(?: is)?"
+UNITS = "cm|mm|km|m|kg|mg|g|ft|in|s|h|min|hr|mi|lb|oz|ml|units?"
+
 SPELLINGS = tuple(
     (re.compile(pattern), text)
     for pattern, text in (
         (r"(?<=\d)(?:\{,\}|,\\!|\\,)\s*(?=\d{3}(?!\d))", ""),  # 1{,}000  1,\!000  1\,000
+        (r"(?<=\d)_(?=\d{3}(?:_\d{3})*(?!\d))", ""),  # 1_000_000
+        (r"\\!|\\text\s*\{[\s.,;]*\}", ""),
+        (r"\{([:.])\}", r"\1"),
+        (r"(?<=[\w)])\*\*(?=\d)", "^"),  # of Python
+        (r"(?<=[A-Za-z]) *!= *(?=[-\d\\])", r"\\ne "),
+        (r"(?<=\d)\s*[xX]\s*(?=10\s*\^)", r"\\cdot "),
+        (r"(?<=[)\]])\s*(?:U|\\bigcup(?![A-Za-z]))\s*(?=[(\[])", r"\\cup "),
         (r"\\(?:left|right|[bB]igg?[lr]?)\b\.?", " "),
-        (r"\\(?:displaystyle|textstyle|limits|nolimits|hspace\s*\{[^{}]*\}|phantom\s*\{[^{}]*\})(?![A-Za-z])", " "),
+        (r"\\(?:displaystyle|textstyle|limits|nolimits|hspace\s*\{[^{}]*\}|v?phantom\s*\{[^{}]*\})(?![A-Za-z])", " "),
         (r"\\(?:[dtc]|nice|s)frac(?![A-Za-z])", r"\\frac"),
+        (r"^([-+\s$\d]+)(?:\.{3}|…)\s*$", r"\1"),  # an answer that trails off
+        (r"\\(?:text|math)\w*\s*\{\s*(\\(?:text|math)\w*\s*\{[^{}]*\})\s*\}", r"\1"),
         (r"(?<=\d)(?:\.{3}|…)", r"\\ldots "),
+        (rf"{ROW}\s*\[[^\]]*\]|\\cr(?![A-Za-z])", ROW),
         (r"\\div(?![A-Za-z])", "/"),
         (r"\\begin\{array\}\s*\{[^{}]*\}", r"\\begin{matrix}"),
         (r"\\end\{array\}", r"\\end{matrix}"),
         (r"\\(?:begin|end)\{(?:align|aligned|equation|gather)\*?\}", " "),
         (r"\\(?:lor|vee)(?![A-Za-z])", " or "),
         (r"\\(?:land|wedge)(?![A-Za-z])", " and "),
+        (r"(?<=\d)\s*/\s*(week|day|hour|hr|month|year|person)(?![A-Za-z])", r" per \1"),
+        (r"^\s*([a-z])\s+in\s+(?=[(\[])", r"\1\\in "),
+        (r"\^\s*\(([^()]{1,40})\)", r"^{\1}"),
+        (r"^\s*\](?=\s*[-\d\\])", "("),  # ]a,b[ is (a,b)
+        (r"(?<=\w)\s*\[\s*$", ")"),
         (r"\\(?:colon|ratio)(?![A-Za-z])", ":"),
         (r"\\(?:mid|lvert|rvert|vert)(?![A-Za-z])", "|"),
         (r"\\(?:langle)(?![A-Za-z])", "("),
@@ -51,7 +69,7 @@ SPELLINGS = tuple(
         (r"\\(?:setminus|smallsetminus|backslash)(?![A-Za-z])", r"\\setminus "),
         (r"\\(?:mathbb|Bbb|mathbf)\s*\{?\s*R\s*\}?(?![A-Za-z])|\\R(?![A-Za-z])", r"\\mathbb{R}"),
         (r"\\(?:dot|bar|overline)\s*\{?(\d+)\}?", r"\\overline{\1}"),
-        (r"\\(?:blacksquare|square|Box|checkmark|qed)(?![A-Za-z{])\s*$", " "),
+        (r"\\(?:blacksquare|square|Box|checkmark|qed)(?![A-Za-z{])[\s$]*$", " "),
         (r"\\(?:leqslant|leq|le)(?![A-Za-z])|=<", "<="),
         (r"\\(?:geqslant|geq|ge)(?![A-Za-z])", ">="),
         (r"\\lt(?![A-Za-z])", "<"),
@@ -63,29 +81,43 @@ SPELLINGS = tuple(
         (r"\\(?:\}|rbrace(?![A-Za-z]))", SET_CLOSE),
         (r"\\(?:[,;:! >]|q?quad(?![A-Za-z])|thinspace(?![A-Za-z]))|~", " "),
         (r"\\?\$|\*\*|`|\\[()\[\]](?![A-Za-z])|[✓✔✅☑■□∎🎉😊]", " "),  # dollars (money too), Markdown, math delimiters
-        (r"\^\s*\{?\s*\\circ\s*\}?|\\degrees?(?![A-Za-z])", "°"),
+        (r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z])\s*)|\\degrees?(?![A-Za-z])|(?<=\d)\s*\^\s*(?:o|\{o\})$", "°"),
         (r"\\%", "%"),
+        (rf"\\mathrm\s*\{{\s*({UNITS})\s*\}}(\s*\^\s*\{{?[23]\}}?)?\s*$", rf" {TEXT_OPEN}\1{TEXT_CLOSE}\2"),
         (
             r"\\(?:text|textbf|textit|textrm|textsf|texttt|textsc|emph|mbox|textnormal|hbox)\s*\{([^{}]*)\}",
             rf" {TEXT_OPEN}\1{TEXT_CLOSE} ",
         ),
         (
-            r"\\(?:mathrm|mathbf|mathit|mathsf|mathtt|operatorname|rm|bf|bm|boldsymbol|underline|ensuremath)\s*\{([^{}]*)\}",
+            r"\\(?:mathrm|mathbf|mathit|mathsf|mathtt|operatorname|rm|bf|bm|pmb|boldsymbol|underline|ensuremath)\s*\{((?:[^{}]|\{[^{}]*\})*)\}",
             r" \1 ",
         ),
+        (rf"{TEXT_OPEN}\s*([°%])\s*{TEXT_CLOSE}", r"\1"),
+        (r"(?<=\d)\{\s*(\\frac\s*\{[^{}]*\}\s*\{[^{}]*\})\s*\}", r"\1"),
         (r"\\(?:textcolor|colorbox)\s*\{\w*\}\s*\{([^{}]*)\}", r" \1 "),
-        (r"\\(?:color\s*\{\w*\}|(?:bf|rm|it|large|Large|bfseries)(?![A-Za-z]))", " "),
+        (
+            r"\\(?:color\s*\{\w*\}|(?:bf|rm|it|tt|sf|tiny|small|normalsize|large|Large|LARGE|huge|Huge|bfseries|script(?:script)?style)(?![A-Za-z]))",
+            " ",
+        ),
         (r"(?<![\\A-Za-z])sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
         (r"(?<![\\A-Za-z])(pi|sqrt|infty)(?![A-Za-z])", r"\\\1 "),
         (r"(?<![\\A-Za-z])(?:infinity|oo)(?![A-Za-z])", r"\\infty "),
         (r"\*", r"\\cdot "),
+        (r"(?<=\d)\s+(?:over|out of|in)\s+(?=\d+$)", "/"),
+        (r"(?<=\d)\s+and\s+a\s+half(?![A-Za-z])", r"\\frac{1}{2}"),
         (r"(?<=\d)\s+([1-9]\d*)\s*/\s*(\d+)(?!\d)", r"\\frac{\1}{\2}"),  # 3 1/2
         (rf"{TEXT_OPEN}\s*(and|or)\s*{TEXT_CLOSE}", r" \1 "),
         (rf"{SET_OPEN}\s*{SET_CLOSE}", r"\\emptyset "),
         (
-            rf"^\s*{TEXT_OPEN}\s*(?i:(?:the |our |my |final |correct )*(?:answer|result|solution)(?: is)?)\s*[:=]?\s*{TEXT_CLOSE}",
+            rf"^\s*(?:{TEXT_OPEN}\s*(?i:{LABELLED})\s*[:=]?\s*{TEXT_CLOSE}|{TEXT_OPEN}?\s*(?i:{LABELLED})\s*[:=]{TEXT_CLOSE}?)",
             " ",
         ),
+        (
+            rf"^\s*({TEXT_OPEN}?)\s*(?i:an?|the|on|option|choice)\s+(?=[A-Za-z]{{3,}}(?: [A-Za-z]{{3,}})?\s*{TEXT_CLOSE}?[\s.]*$)",
+            r"\1",
+        ),
+        (rf"^\s*({TEXT_OPEN}?)\s*(?i:option|choice)\s+(?=\(?[A-Za-z]\)?\s*{TEXT_CLOSE}?[\s.]*$)", r"\1"),
+        (rf"^\s*({TEXT_OPEN}?)\s*(?i:at)\s+(?=\d)", r"\1"),
         (rf"^\s*{TEXT_OPEN}?\s*(?i:minus|negative)\s*{TEXT_CLOSE}?\s*(?=[\d.]|\\frac)", "-"),
         (r"^\s*(?:\\(?:therefore|implies|Rightarrow|Longrightarrow|rightarrow)(?![A-Za-z])|[∴⇒→⟹])", " "),
         (r"(?<=\.)(\d*)\((\d+)\)", r"\1\\overline{\2}"),  # 0.(3)
@@ -98,8 +130,9 @@ DOUBLED = re.compile(r"\\(?=\\[A-Za-z])")  # \\\\frac, escaped once too often
 NEEDS_ARGUMENTS = re.compile(r"\\(frac|sqrt|binom)(?![A-Za-z])\s*")
 TOKEN = re.compile(r"\\[A-Za-z]+|[^\s{}\\]")
 MONEY = re.compile(r"^([\s$]*-?)\\\$\s*((?:\d|\{?,\}?\\?!?|\.)*\d)([\s$.]*)$")
-IS_ABOUT = re.compile(r"^(\s*[A-Za-z]?\s*)(?:\\(?:approx|simeq)(?![A-Za-z])|≈)")
-ABOUT = re.compile(r"(?:\\(?:approx|simeq)(?![A-Za-z])|≈).*$", re.S)
+# What is about a decimal may mean it; what is about a whole number is no answer.
+IS_ABOUT = re.compile(r"^([\s$]*[A-Za-z]?\s*)(?:\\(?:approx|simeq|sim)(?![A-Za-z])|≈)(?!\s*[-−]?\d+(?![\d.,]|\{,))")
+ABOUT = re.compile(r"(?<=[^\s$])(?<![A-Za-z])\s*(?:\\(?:approx|simeq)(?![A-Za-z])|≈).*$", re.S)
 DANGLING = " .,;:?"  # an exclamation mark is a factorial
 SPACE = re.compile(r"(?<![\d.])\s+|\s+(?![\d.\s])")
 PRODUCT = re.compile(r"\s*(?:\\cdot(?![A-Za-z])\s*)+")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from marft.envs.grading.shape import Leaf, Shape
+from marft.envs.grading.shape import Group, Leaf, Shape
 
 LeafEqual = Callable[[Leaf, Leaf], bool | None]
 
@@ -15,11 +17,25 @@ def same(gold: Shape, answer: Shape, equal: LeafEqual) -> bool | None:
         return equal(gold, answer)
     if isinstance(gold, Leaf) or isinstance(answer, Leaf):
         return False
+    if gold.kind == "()" and (assigned := by_name(answer)):
+        return (
+            every(same(g, a, equal) for g, a in zip(gold.items, assigned, strict=True))
+            if len(assigned) == len(gold.items)
+            else False
+        )
     if gold.kind != answer.kind or len(gold.items) != len(answer.items):
         return False
     if gold.kind not in ("list", "union"):
         return every(same(g, a, equal) for g, a in zip(gold.items, answer.items, strict=True))
     return in_any_order(gold.items, answer.items, equal)
+
+
+def by_name(answer: Group) -> list[Leaf]:
+    """The values of `x = 3, y = 4` as the point (3, 4): in their names' order; none for any other list."""
+    items = [item for item in answer.items if isinstance(item, Leaf) and re.fullmatch("[a-z]", item.name)]
+    if answer.kind != "list" or len(items) != len(answer.items) or len({item.name for item in items}) != len(items):
+        return []
+    return [replace(item, name="") for item in sorted(items, key=lambda item: item.name)]
 
 
 def every(verdicts: Iterator[bool | None]) -> bool | None:

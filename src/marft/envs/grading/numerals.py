@@ -51,7 +51,7 @@ def in_words(text: str) -> Fraction | None:
     text = re.sub(r"[⟪⟫]", " ", text).strip()
     if found := SCALED.fullmatch(text.replace(" ", "")):
         return Fraction(found[1]) * SCALES[found[2].lower()]
-    text = text.lower()
+    text = re.sub(r"(thousand|million|billion), ", r"\1 ", text.lower())
     if not WORDS.fullmatch(text):
         return None
     words = re.split(r"[- ]+", text)
@@ -59,6 +59,24 @@ def in_words(text: str) -> Fraction | None:
         value = sum_of(words[1:])
         return None if value is None else -value
     return sum_of(words)
+
+
+def leading_words(text: str) -> str:
+    """A value whose number is in words, with digits: `eighteen apples` is `18 apples`."""
+    if len(text) > LONGEST or not text[:1].isalpha():
+        return text
+    words = list(re.finditer(r"[A-Za-z]+", text))
+    for count in range(min(len(words), 12), 0, -1):
+        head, rest = text[: words[count - 1].end()], text[words[count - 1].end() :]
+        if words[count - 1][0].lower() == "and" or not re.match(r"\s*[A-Za-z⟪]|\s+\(", rest):
+            continue
+        if (value := in_words(head)) is not None:
+            return (
+                f"{value}{rest}"
+                if value.denominator == 1
+                else rf"\frac{{{value.numerator}}}{{{value.denominator}}}{rest}"
+            )
+    return text
 
 
 def sum_of(words: list[str]) -> Fraction | None:

@@ -22,6 +22,8 @@ FORMULA = re.compile(r"\$\$((?:\\.|[^$\\])+)\$\$|\$((?:\\.|[^$\\])+)\$|\\\((.{1,
 PLAIN = re.compile(r"(?:(?<![A-Za-z])[A-Za-z](?![A-Za-z'])|[\d√π]|sqrt|[-+*/^().=!²³⁴×·÷−<>\s])+")
 ARTICLE = re.compile(r"(?<!\S)[aAI](?=\s)")
 ROW_BREAK = re.compile(r"\\\\(?:\[[^\]]*\])?|&")
+CHOICE = re.compile(r"[\s⟪]*\(?([A-J])\s*[).:][\s⟫]*(.{0,200})")
+CHOICES = re.compile(r"(?<![A-Za-z])\(?([A-J])\s*[).:](?![A-Za-z])")
 EQUALS = re.compile(r"(?<![<>!:=\\])=(?!=)")
 
 
@@ -80,6 +82,26 @@ def rewritten(answer: str, gold: str, prompt: str) -> bool:
         return False
     wanted = parsed(gold)
     return wanted is None or written(wanted) != written(tree)
+
+
+def asked_for(answer: str, prompt: str) -> str:
+    """The value of an expression that the prompt asks for: `m+n = 18` is 18 where it says "find $m+n$"."""
+    name, equals, value = answer.partition("=")
+    if not equals or not prompt or not re.search("[A-Za-z]", name):
+        return answer
+    wanted = key(clean(name))
+    return value if any(key(clean(formula)) == wanted for formula in formulas(prompt)[:MAX_FORMULAS]) else answer
+
+
+def chosen(answer: str, gold: str, prompt: str) -> str:
+    """The letter of a choice that is said with its text: `(B) 5` is B, where the prompt has that text behind (B)."""
+    found = CHOICE.fullmatch(clean(answer))
+    if not found or not re.fullmatch(r"\W*(?:\\text\w*\{)?\W*[A-J]\W*", gold):
+        return answer
+    listed = CHOICES.split(clean(prompt))
+    texts = dict(zip(listed[1::2], listed[2::2], strict=False))
+    said = letters(found[2])
+    return found[1] if not said or (found[1] in texts and letters(texts[found[1]]).startswith(said)) else answer
 
 
 def wrapped(answer: str, gold: str, prompt: str) -> list[str]:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from marft.envs.grading.exact import equal_sides, number
+from marft.envs.grading.exact import calculated, equal_sides, number
 from marft.envs.grading.intervals import as_intervals
 from marft.envs.grading.latex import ROW, SET_CLOSE, SET_OPEN, TEXT_CLOSE, TEXT_OPEN, key
-from marft.envs.grading.numerals import BASES, in_words
-from marft.envs.grading.units import split_unit
+from marft.envs.grading.numerals import BASES, in_words, leading_words
+from marft.envs.grading.units import ANOTHER_VALUE, split_unit
 
 MAX_DEPTH = 8  # of brackets in brackets; deeper ones are read as plain text
 MAX_ITEMS = 64
@@ -23,20 +23,24 @@ EITHER = re.compile(r"(?<![\\A-Za-z])or(?![A-Za-z])")
 UNION = re.compile(r"\\cup(?![A-Za-z])")
 EQUALS = re.compile(r"(?<![<>!:=])=(?!=)")
 MEMBER = re.compile(r"^[A-Za-z]\s*\\in(?![A-Za-z])")
+WORDED = re.compile(rf"{TEXT_OPEN}\s*([A-Za-z][A-Za-z ]{{2,40}}){TEXT_CLOSE}")
+POINT = re.compile(r"^[A-Z]\s*(?=\([^()]*,[^()]*\)$)")  # P(3,4)
+TWICE = re.compile(r"([^()]{1,40}?)\s*\(([^()]{1,40})\)")
+COUNTED = re.compile(r"\d[\d.]* [a-z]{3,} and (?!more|some|change|counting|half|not)[a-z]{3,}")  # 42 boys and girls
 THOUSANDS = re.compile(r"(?<![\d,.])(?:\d{1,3}(?:,\d{3})+|[1-9]\d{0,2}(?: \d{3})+)(?![\d,])")
 MATRIX = re.compile(r"\\begin\{((?:[pbB]|small)?matrix)\}(.*)\\end\{\1\}", re.S)
 FRAMED = re.compile(r"[(\[]\s*\\begin\{((?:small)?matrix)\}(.*)\\end\{\1\}\s*[)\]]", re.S)
 # (22)_6, 22_{\text{six}}, 22 (base 6) are 22_{6}
 BASED = re.compile(
-    rf"^\(?(-?[\dA-Z]+)\)?\s*(?:_\s*\{{?\s*{TEXT_OPEN}?\(?\s*|{TEXT_OPEN}?\s*\(?\s*(?:in\s+)?base\s*{TEXT_CLOSE}?\s*)"
+    rf"^[({{]?(-?[\dA-Z]+)[)}}]?\s*(?:_\s*\{{?\s*{TEXT_OPEN}?\(?\s*|{TEXT_OPEN}?\s*\(?\s*(?:in\s+)?base\s*{TEXT_CLOSE}?\s*)"
     rf"({'|'.join(BASES)}|\d+)\s*\)?{TEXT_CLOSE}?\s*\}}?\)?{TEXT_CLOSE}?$"
 )
 EITHER_SIGN = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
 GREEK = "alpha|beta|gamma|delta|epsilon|eta|theta|kappa|lambda|mu|nu|rho|sigma|tau|phi|varphi|psi|omega|Delta"
-SYMBOL = rf"(?:[A-Za-z]|[A-Z]{{2}}|\\(?:{GREEK}))(?:_(?:\w|\{{\w{{1,4}}\}}))?'*"
+SYMBOL = rf"(?:[A-Za-z]|[A-Z]{{2}}|\\(?:{GREEK}))(?:_(?:\w|\{{[\w,]{{1,5}}\}}))?'*"
 CALL = rf"{SYMBOL}(?:\^\{{-1\}})?(?:\([-+.,/^{{}}\w]{{1,12}}\))?"
 NAME = re.compile(
-    rf"{CALL}|\({CALL}(?:,{CALL})+\)|\\(?:vec|overline|hat|bar)\{{{SYMBOL}\}}|m?\\angle(?:{SYMBOL}|[A-Z]{{3}})"
+    rf"{CALL}|\({CALL}(?:,{CALL})+\)|\\(?:vec|overline|hat|bar)\{{{SYMBOL}\}}|m?\\angle(?:{SYMBOL}|[A-Z]{{3}})|\|{SYMBOL}\|"
 )
 
 
@@ -71,7 +75,7 @@ def read(text: str, depth: int = 0) -> Shape:
     text = BASED.sub(lambda found: f"{found[1]}_{{{BASES.get(found[2], found[2])}}}", text)
     if (intervals := as_intervals(text)) is not None:
         text = intervals
-    text = MEMBER.sub("", text).strip()
+    text = POINT.sub("", MEMBER.sub("", text)).strip()
     if text.startswith(TEXT_OPEN) and text.find(TEXT_CLOSE) == len(text) - 1:
         inside = read(text[1:-1], depth + 1)
         return replace(inside, words=True) if isinstance(inside, Leaf) else inside
@@ -90,8 +94,14 @@ def read(text: str, depth: int = 0) -> Shape:
                 return read(inside_text, depth + 1)
     if in_words(text) is not None:  # one hundred and five is no list
         return Leaf(text=text)
-    text = THOUSANDS.sub(lambda found: re.sub("[, ]", "", found[0]), text)
-    if len(parts := split(text, SEPARATOR)) > 1:
+    text = THOUSANDS.sub(lambda found: re.sub("[, ]", "", found[0]), leading_words(text))
+    if (
+        (twice := TWICE.fullmatch(text))
+        and number(twice[1]) is not None
+        and number(twice[1]) in (number(twice[2]), calculated(twice[2]))
+    ):
+        text = twice[1]  # eighteen (18)
+    if len(parts := split(text, SEPARATOR)) > 1 and not COUNTED.fullmatch(text):
         return group("list", parts, depth)
     return read_value(text, depth)
 
@@ -103,7 +113,8 @@ def group(kind: str, parts: list[str], depth: int) -> Shape:
     if kind == "list":  # x = 1, ±2 is a list of three
         items = tuple(i for item in items for i in (item.items if is_list(item) else (item,)))  # type: ignore[union-attr]
         values = {number(item.text) if isinstance(item, Leaf) else None for item in items}
-        if len(values) == 1 and None not in values:  # 18, or eighteen
+        texts = {key(item.text) for item in items if isinstance(item, Leaf)}
+        if len(values) == 1 and None not in values and len(texts) == len(items):  # 18, or eighteen
             return items[0]
     return Group(kind=kind, items=items)
 
@@ -129,6 +140,8 @@ def read_value(text: str, depth: int) -> Shape:
     if len(sides) > 1:
         sides = [side[1:-1].strip() if enclosed(side, "{", "}") else side for side in sides]
         name, value = sides[0], sides[-1]
+        if number(name) is not None and number(value) is None and calculated(value) == number(name):
+            value = name  # 18 = 9·2
         if not all(equal_sides(side, value) for side in sides[1:-1]):
             return Leaf(text=text)
         inside = read(value, depth + 1)
@@ -140,7 +153,9 @@ def read_value(text: str, depth: int) -> Shape:
 
 
 def is_name(text: str) -> bool:
-    r"""Whether what stands left of `=` names the value: `x`, `x_1`, `AB`, `f(x)`, `\theta`, `(x,y)`; words do not."""
+    r"""Whether what stands left of `=` names the value: `x`, `x_1`, `AB`, `f(x)`, `\theta`, `(x,y)`, `\text{Total}`."""
+    if worded := WORDED.fullmatch(text.strip()):
+        return re.search(rf"\b{ANOTHER_VALUE}", worded[1]) is None
     return NAME.fullmatch(key(text)) is not None
 
 

@@ -6,15 +6,17 @@ import re
 from collections.abc import Iterator
 
 from marft.envs.grading.boxes import BOX, OPERATOR
+from marft.envs.grading.denial import denied
 from marft.envs.grading.found import MAX_ANSWER, MAX_FOUND, Found
-from marft.envs.grading.numerals import SCALE, in_words
+from marft.envs.grading.numerals import SCALE, SMALL, in_words
 from marft.envs.grading.units import ANOTHER_VALUE, NAMES, changed_behind
 
 LABEL = re.compile(
     r"####|(?<![A-Za-z])(?:answers?|ans(?=[.:\s])|(?:correct|right|best)\s+(?:option|choice|statement|response))\b\.?"
-    r"(?:\s+(?:to|for|of)\s[^.\n:=]{1,80}?)?(?:\s+choice|\s+option)?(?:,[^,.\n]{1,24},)?[\"'`*_\s]{0,6}"
+    r"(?:\s+(?:to|for|of)\s(?!an?other|an? different|the (?:previous|other|last|first|next)|part)[^.\n:=]{1,80}?)?(?:\s+choice|\s+option)?(?:,[^,.\n]{1,24},)?[\"'`*_\s}]{0,6}"
     r"(?:\b(?:is|are|equals|becomes)\b(?!n)|\b(?:should|would|must|will|can only|has to) be\b|\bcomes out (?:to|as)\b"
-    r"|:|=>?|→|⇒|->|\\(?:implies|Rightarrow|to)\b)[\"'`*_\s:]{0,6}"
+    r"|:-?(?!\d)|:|=>?|→|⇒|-+>|\\(?:implies|Rightarrow|to)\b)[\"'`*_\s:,}…]{0,6}"
+    r"|(?<![A-Za-z])(?:option|choice)\s+(?=\(?[A-J]\)?\s+is\s+(?:the\s+)?(?:correct|right))"
     r"|(?m:^[#*_ \t]*(?:the\s+)?(?:final\s+|correct\s+)?answer[*_ \t]*$\n)",
     re.I,
 )
@@ -29,19 +31,21 @@ IS_ANSWER = re.compile(
     re.I,
 )
 FILLER = re.compile(
-    r"(?:(?:therefore|thus|hence|then|simply|just|exactly|precisely|indeed|clearly|obviously|now|again|surely|equal(?:s)? to"
-    r"|equals|given by|found to be|known to be|that|approximately|approx\.|in fact|of course|definitely|as follows|so"
+    r"(?:(?:therefore|thus|hence|then|simply|just|exactly|precisely|indeed|clearly|obviously|now|again|surely|certainly|undoubtedly|evidently|actually|really|finally|naturally|equal(?:s)? to"
+    r"|equals|given by|found to be|known to be|that|(?:approximately|approx\.|about|roughly|around)(?=\s\$?-?\d*\.\d)|in fact|of course|definitely|as follows|so"
     r"|the (?:number|value|integer|point|fraction|letter|word|option|choice|expression|interval|set|ordered pair)"
-    r"|option|choice|it is|it's|exactly equal to|be)(?:\s*[,:]\s*|\s+))+",
+    r"|option|choice|only|a total of|it is|it's|exactly equal to|be)(?:\s*[,:]\s*|\s+))+",
     re.I,
 )
 # In prose a mark at the end of a sentence is an exclamation, and a factorial elsewhere: "5! ways".
 SENTENCE_END = re.compile(
-    r"(?<!\b[ap])(?<!\b[ap]\.m)\.(?=\s|$)|[!?](?=[*_]*(?:\s*$|\s+[A-Z]))"
-    r"|,?\s(?:because|since|which|where|when|as|so|for|thus|hence|after|once|given|using|by)\s"
+    r"(?<!\b[ap])(?<!\b[ap]\.m)(?<!\bsq)(?<!\bcu)(?<!\bRs)(?<!\d\.\.)(?<!\d\.)\.(?!\.)(?=\s|$)|[!?](?=[*_]*(?:\s*$|\s+[A-Z]))"
+    r"|(?<!\btimes),?\s(?:because|since|which|where|when|as|so|for|thus|hence|after|once|given|using|by|from|according to|under (?:these|the))\s"
     r"|,\s*(?:not|rather than|as|i\.e\.,?|that is,?|assuming|rounded|measured|obtained|found)\s"
-    r"|\s[—–]{1,3}\s*(?=[A-Za-z])|\s-{1,3}\s+(?=[A-Za-z])|;\s*(?=[A-Za-z]{3})(?!and\b)"
-    r"|\s\((?=[a-z]{3,}[\s)-])(?!or\b|and\b|not\b|mod\b|wrong)|\s*(?:</?[a-z_]+>|<\|)|\s*\[(?=[a-z]{3})|\s//|\s%%"
+    r"|(?<=[\d$})]),\s*(?=(?:no doubt|without (?:any |a )?doubt|of course|for sure|indeed|thanks?|in (?:total|all)|altogether|yes|[iI] am|[iI]['’]m|then(?! \$?\d)|done|as (?:desired|needed))\b)|\s\((?=i\.e\.)"
+    r"|,?\s+and (?=(?:there|we|that|this|hence|thus|so|i)\b)|\s(?:rather than|instead of)\s|\sis (?:the )?(?:correct|right)\b"
+    r"|\s[—–]{1,3}\s*(?=[A-Za-z])(?!or\b)|\s-{1,3}\s+(?=[A-Za-z])(?!or\b)|;\s*(?=[A-Za-z]{3})(?!and\b|alternatively|maybe|perhaps)"
+    r"|\s\((?=[a-z]{3,}[\s)-])(?!or\b|and\b|not\b|mod\b|wrong|base\b|approx|about\b|rough|maybe|perhaps|possib|at (?:least|most)|round|estimat|give)|\s*(?:</?[a-z_]+>|<\|)|\s*\[(?=[a-z]{3})|\s//|\s%%"
 )
 GOES_ON = re.compile(
     rf"\s*(?:(?:,|;|and\b|or\b)\s*(?:and\b|or\b)?\s*[-$\\\d(\[]|{ANOTHER_VALUE}|(?:squared|cubed|{SCALE})\b|=|{OPERATOR}\s*[$\\\d(])",
@@ -62,6 +66,7 @@ IGNORANT = re.compile(
     r"|\b(?:do not|don['’]?t|not) know\b|\bno idea\b|\bnot sure\b|\bunsure\b|\bI give up\b",
     re.I,
 )
+EQUATION = re.compile(r"(?<![\w.])(?:\d+\s*[a-z]|[a-z]\s*[-+*/]\s*\d+|\d+\s*[-+*/]\s*[a-z])\s*=[^=]*$")  # 2x = 7
 ONLY = re.compile(r"[^\s.!?]{1,60}(?: [^\s.!?]{1,20}){0,8}")
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
 OPTION = re.compile(r"\W*(?:option|choice)\s+\(?([A-Z])\)?\W*", re.I)
@@ -72,7 +77,19 @@ CONCLUDES = re.compile(
 )
 
 
-NEGATED = re.compile(r"\W*(?:not|never|neither|nor|anything but|other than|hardly)\b\s*\S", re.I)
+NEGATED = re.compile(
+    r"\W*(?:not|never|neither|nor|anything but|other than|hardly)\b\s*\S|\s*~\s*\$?-?\d+(?![\d.])|\W*(?:maybe|perhaps|possibly)\b",
+    re.I,
+)
+# A sentence with one number behind a verb says that number: Answer: Tom has 18 apples.
+SAYS = re.compile(
+    r"(?!\D*\d\S*\s.*\d)(?:[A-Za-z'’.]+\s+){0,8}?(?:is|are|was|were|be|has|have|had|makes?|made|earns?|earned|gets?|got|needs?"
+    r"|needed|pays?|paid|costs?|spends?|spent|sells?|sold|bought|buys?|eats?|ate|takes?|took|weighs?|travels?|saves?|saved"
+    r"|reads?|walks?|walked|runs?|ran|receives?|owes?|collects?|collected|bakes?|baked|scored?|contains?|gives?|remain|total of"
+    r"|(?!exceeds|hundred|sometimes|always|approaches|estimated|supposed|tends|rounds|lacks|misses|divides|reaches|plus|minus|times|squares|cubes|tens|doubles|triples|halves|as|unless)[a-z]+(?:s|ed))"
+    r"\s+(?:(?:exactly|only|just|now|a total of)\s+)*(?P<said>[-−]?\\?\$?\d.*|" + f"(?:{'|'.join(SMALL)})" + r"\b.*)",
+    re.S,
+)
 LONGEST_VALUE = 200  # characters before `is the answer`
 
 
@@ -94,9 +111,16 @@ def behind_labels(tail: str) -> Iterator[Found]:
         line = tail[at : min(end if end >= 0 else len(tail), at + MAX_ANSWER + 1)]
         display = tail.startswith((r"\[", "$$"), at)
         inside, length = first_statement(tail[at : at + MAX_ANSWER] if display else line)
+        inside = number_said(inside)
         if BOX.sub("", inside).strip(" $*_.,:{}\"'`") and not NEGATED.match(inside):
             mark = "####" if found[0] == "####" else "answer"
             yield Found(start=found.start(), end=at + len(line), text=inside, mark=mark, stop=at + length)
+
+
+def number_said(sentence: str) -> str:
+    """What a sentence with one number says of it, from the number on; any other text as it is."""
+    found = SAYS.fullmatch(sentence)
+    return sentence if found is None or denied(sentence, *found.span("said"), "number") else found["said"]
 
 
 def before_labels(tail: str) -> Iterator[Found]:
@@ -136,7 +160,7 @@ def numbers(tail: str) -> Iterator[Found]:
     """Numbers of the last line, where that is prose and no formula."""
     start, line = last_line(tail)
     line = unwrapped(line)
-    if not PROSE.fullmatch(line) or IGNORANT.search(line):
+    if not PROSE.fullmatch(line) or IGNORANT.search(line) or EQUATION.search(line):
         return
     found = list(BARE.finditer(line))[-MAX_FOUND:]
     for n, one in enumerate(found):

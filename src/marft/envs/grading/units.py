@@ -50,7 +50,7 @@ KNOWN = {
     "lb": "lb lbs pound pounds",
     "oz": "oz ounce ounces",
     "ml": "ml milliliter milliliters millilitre millilitres",
-    "l": "liter liters litre litres",
+    "l": "l liter liters litre litres",
     "gal": "gallon gallons",
     "qt": "quart quarts",
     "pt": "pint pints",
@@ -77,37 +77,38 @@ KINDS = {unit: kind for kind, sizes in SIZES.items() for unit in sizes} | {
 }  # fmt: skip
 SHORT = {"m", "s", "h", "g", "in", "mi", "l", "am", "t"}  # read as units only inside \text or behind a bare number
 WORDS = rf"[A-Za-z°¢€£¥][A-Za-z°./'’ -]*(?:{TEXT_CLOSE}?\s*\^\s*\{{?[23]\}}?)?"
-IN_TEXT = re.compile(rf"\s*{TEXT_OPEN}\s*[-,]?\s*({WORDS})\s*{TEXT_CLOSE}?\s*(?:\^\s*\{{?([23])\}}?)?$")
+IN_TEXT = re.compile(rf"\s*{TEXT_OPEN}\s*[-,(]?\s*({WORDS})\)?\s*{TEXT_CLOSE}?\s*(?:\^\s*\{{?([23])\}}?)?$")
 BEHIND_NUMBER = re.compile(rf"(?<=[\d}}.)])\s*-?({WORDS})$")
+PART_OF = re.compile(r"of (?:the|an?|all|them|it|his|her|their)\b")
 SIGN = re.compile(r"\s*([°%¢€£¥])$")
-BEFORE = re.compile(r"^(-?)\s*(?:([€£¥])|(?:USD?|EUR|GBP)\s)\s*(?=[\d.])")
+BEFORE = re.compile(r"^(-?)\s*(?:([€£¥])|(?:USD?|EUR|GBP|INR|Rs\.?|₹)\s)\s*(?=[\d.])")
 HALF = re.compile(rf"(?<=\d)\s*{TEXT_OPEN}?\s*([aApP])\.?\s?[mM]\.?\s*{TEXT_CLOSE}?$")  # of a day
 ORDINAL = re.compile(rf"(?<=\d)\s*(?:\^\s*\{{?\s*)?{TEXT_OPEN}?\s*(?:st|nd|rd|th)\s*{TEXT_CLOSE}?\s*\}}?(?![A-Za-z])")
 POWERS = {"square": "2", "sq": "2", "squared": "2", "cubic": "3", "cu": "3", "cubed": "3"}
 NUMERALS = (
     "zero|one|two|three|four|five|six|seven|eight|nine|tens?|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen"
-    rf"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|(?:{SCALE})(?:s|th|ths)?|\w*illions?|googols?|(?:milli|micro|nano|mega|giga|tera|centi|deci)s?|lacs?|bn|mn|mln|bln|tn"
+    rf"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|(?:{SCALE})(?:s|th|ths)?|\w*illions?|googols?|(?:milli|micro|nano|mega|giga|tera|centi|deci)s?|per (?:mille|hundred|thousand|million)|grand|reams?|lacs?|bn|mn|mils?|mln|bln|tn"
     "|half|halves|thirds?|quarters?|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf)ths?|(?:\\w+-?)?folds?"
     "|couples?|pairs?|trios?|quartets?"
 )
 OPERATORS = (
-    "plus|minus|times|less|fewer|more|than|divided|multiplied|modulo|mod|factorials?|choose|power|root|reciprocal"
+    "plus|minus|times(?!\\s*$)|less|fewer|more(?!\\s+[a-z]+s\\s*$)|than|divided|multiplied|modulo|mod|factorials?|choose|power|root|reciprocal"
     "|sin|cos|tan|ln|log|exp|negative|below|above|doubled?|doubles|halved|tripled?|quadrupled|quintupled|twice|thrice"
     "|negated|inverted|increased|decreased|reduced|incremented|decremented|added|subtracted|raised|lowered|rounded"
-    "|over|under|by|to the|or so|ish|something|and change|and counting|at most|at least|tops|max(?:imum)?|min(?:imum)?"
-    "|approx|or (?:more|less|fewer)|short|off|plus or minus|give or take|repeating|recurring|upside|backwards|reversed"
+    "|(?<!left )over|under|by|to the|or so|upwards?|odd(?!\\s+[a-z])|ish|something|and change|and counting|at most|at least|tops|max(?:imum)?|minimum"
+    "|approx|approximately|roughly|about|maybe|perhaps|possibly|or (?:more|less|fewer)|short|off|plus or minus|give or take|repeating|recurring|upside|backwards|reversed|swapped|flipped|in (?:binary|hex\\w*|octal)"
 )
 DENIALS = (
     rf"no|not|never|neither|nor|isn|isn't|aren't|wasn't|can't|cannot|won't|is|was|if|unless|except|but|{REFUSED[5:-3]}"
 )
 ANOTHER_VALUE = rf"(?i:{NUMERALS}|{OPERATORS}|{DENIALS})\b"
 MULTIPLE = rf"(?i:{NUMERALS}|squared|cubed|factorial)\b(?!-)"
-LETTERS = "(?:[b-fi-ln-rt-zKMB]|a$)"  # a variable, or K and M for thousands and millions; g, h, m and s are units
+LETTERS = "(?:[b-fi-ln-rt-zKMBG]|a$)"  # a variable, or K and M for thousands and millions; g, h, m and s are units
 # A phrase up to the last word that makes it another value; `5 feet squared` has a unit, `5 squared` has none.
 CHANGED = re.compile(rf"(?:.*\b{ANOTHER_VALUE})?\s*(?:(?:(?i:squared|cubed)|{LETTERS})\b)?", re.DOTALL)
 # A lone word that says what is done to a number or thought of it, and names nothing that is counted.
 VERBAL = re.compile(
-    r"(?!(?:needed|required|used|left|red|bed|seed|weed|sled|colou?red|sold|added|speed|total(?:ed)?|remaining|earned|saved"
+    r"(?!(?:qed|indeed|needed|required|used|left|red|bed|seed|weed|sled|colou?red|sold|added|speed|total(?:ed)?|remaining|earned|saved"
     r"|spent|traveled|travelled|walked|read|eaten|baked|picked|planted|collected|only|exactly|precisely|altogether|daily"
     r"|weekly|monthly|yearly|hourly|family|monopoly|ring|king|string|wing|building|painting|drawing|evening|morning|meeting"
     r"|reading|serving|shilling|sibling|duckling|crossing|missing|standing|spring|sing|filling|sting|swing)$)"
@@ -115,7 +116,7 @@ VERBAL = re.compile(
     re.I,
 )
 AT_ONCE = re.compile(
-    rf"\s*-?\s*(?:{MULTIPLE}|(?i:(?:less|more|fewer|greater|other|higher|lower)\s+than|plus|minus|times(?!\s+(?:a|per|as|more))"
+    rf"\s*-?\s*(?:{MULTIPLE}|(?i:(?:less|more|fewer|greater|other|higher|lower)\s+than|plus|minus|times(?!\s+(?:a|per|as|more)|[\s.$]*$)"
     rf"|divided|multiplied|modulo|mod|factorial|choose|percent|per ?cent|or (?:so|more|less|fewer)|and (?:a|counting|change)"
     rf"|doubled|halved|tripled|squared|cubed|raised|to the|ish|something|at (?:most|least)|give or take|too (?:many|few)"
     rf"|repeating|recurring|negated|short of|off)\b)"
@@ -125,6 +126,10 @@ AT_ONCE = re.compile(
 def changed_behind(rest: str) -> bool:
     """Whether prose behind a number makes it another value: `5 lakh`, `5 less than six`, `5 doubled.`"""
     if AT_ONCE.match(rest):
+        return True
+    if re.match(
+        r"\s*[-+*/=]\s*\d*[a-z]\b|\s+[a-z]+ (?:or (?:so|more|less|fewer)|at (?:most|least)|give or take)\b", rest
+    ):
         return True
     alone = re.match(r"\s+([A-Za-z]+)\s*[.!]*\s*$", rest)
     return alone is not None and VERBAL.match(alone[1]) is not None
@@ -149,7 +154,7 @@ def split_unit(text: str, is_number: bool = False) -> tuple[str, str]:
         return text, ""
     name = unit_name(found[1], None)
     separate = text[: found.start(1)].endswith((" ", "-"))
-    long_word = len(found[1].split()[0].strip(".")) > 2 and separate
+    long_word = (len(found[1].split()[0].strip(".")) > 2 or PART_OF.match(found[1]) is not None) and separate
     if (is_number and (long_word or (name and separate))) or (name and name.split("^")[0] not in SHORT):
         return cut(text, found, name)
     return text, ""
