@@ -168,26 +168,30 @@ def read_text(path: Path, limit: int = LARGEST) -> str:
 
 def read_json(path: Path, shape: type[T], limit: int = LARGEST) -> T:
     """The object in a file, which may have other keys beside."""
-    return shaped(read_object(path, shape, limit), shape)
+    return parsed(path, shape, limit)[1]
 
 
 def read_whole_json(path: Path, shape: type[T], limit: int = LARGEST) -> T:
     """The same, where a key that `shape` does not have means that another version of marft has written the file."""
-    data = read_object(path, shape, limit)
+    data, found = parsed(path, shape, limit)
     if unknown := sorted(data.keys() - {each.name for each in fields(cast(Any, shape))}):
         reason = f"has {quoted(unknown[0])}, which this version of marft does not know"
         raise OtherVersion(path, reason, "nothing was changed; use the version that wrote it")
-    return shaped(data, shape)
+    return found
 
 
 def read_object(path: Path, shape: type[Any], limit: int = LARGEST) -> dict[str, Any]:
     """The object in a file as plain data; what `shape` has of it is as `shape` says."""
+    return parsed(path, shape, limit)[0]
+
+
+def parsed(path: Path, shape: type[T], limit: int) -> tuple[dict[str, Any], T]:
+    """The object in a file, as plain data and as a `shape`."""
     try:
         data: dict[str, Any] = parse_json(read_bytes(path, limit))
-        shaped(data, shape)
+        return data, shaped(data, shape)
     except ValueError as error:
         raise Damaged(path, f"is damaged: {error}") from None
-    return data
 
 
 # --- lines -----------------------------------------------------------------------------------------------------------

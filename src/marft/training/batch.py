@@ -32,7 +32,6 @@ class Batch:
     agent_K: Tensor
     adapter_K: Tensor
     group_K: Tensor
-    task_K: Tensor
     play_K: Tensor
     length_K: Tensor
     words_K: Tensor
@@ -90,7 +89,8 @@ class Batch:
         baseline_A: Tensor | None = None,
     ) -> Experience:
         return Experience(
-            episode_K=self.return_K, agent_K=self.agent_K, group_K=self.group_K, task_K=self.task_K, play_K=self.play_K,
+            episode_K=self.return_K, agent_K=self.agent_K, group_K=self.group_K,
+            task_K=self.task_E[self.episode_K], play_K=self.play_K,
             length_K=self.length_K, reward_K=self.reward_K, discount_K=self.discount_K, final_E=final_E[self.episode_R],
             values=values, penalty_N=penalty_N, noise=noise, baseline_A=baseline_A,
         )  # fmt: skip
@@ -145,7 +145,6 @@ def build_batch(
         rewards += folded.rewards
         discounts += folded.discounts
     agent = [index[turn.agent] for turn in kept]
-    tasks = {task: i for i, task in enumerate(dict.fromkeys(episode.task.id for episode in episodes))}
     return Batch(
         episodes=tuple(episodes),
         turns=tuple(kept),
@@ -157,7 +156,6 @@ def build_batch(
         agent_K=torch.tensor(agent),
         adapter_K=torch.tensor([adapters[members[i].adapter] for i in agent]),
         group_K=torch.tensor(group),
-        task_K=torch.tensor([tasks[episodes[e].task.id] for e in owner]),
         play_K=torch.tensor([0 if by_branch else e for e in owner]),  # in a tree only siblings are compared
         length_K=torch.tensor([len(turn.completion.token_ids) for turn in kept]),
         words_K=torch.tensor([len(turn.text.split()) for turn in kept]),

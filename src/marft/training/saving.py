@@ -19,10 +19,10 @@ from marft.files import Count, Finite, is_folder, read_whole_json
 from marft.models.peft_format import load_adapter, open_tensors, read_fitting, save_adapter
 from marft.models.team import TeamModel
 from marft.training.learner import Learner
+from marft.training.trust_region import MOMENTS
 from marft.types import MarftError
 
 STATE = "state.json"
-MOMENTS = ("exp_avg", "exp_avg_sq")  # of Adam, as torch names them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from marft.algorithms.trust_region import shortening, token_limit
 from marft.training.lesson import Tally
 from marft.training.roster import Member
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+MOMENTS = ("exp_avg", "exp_avg_sq")  # of Adam, as torch names them
 WORSE = 1.5  # times what a critic's loss may be; one that passes this is taken back to where it may be
 TINY = 1e-8  # a loss that is as good as none
 TRIES = 8  # shortenings of one step; two are mostly enough
