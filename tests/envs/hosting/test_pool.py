@@ -163,6 +163,15 @@ def test_what_hangs_is_cut_at_its_deadline_with_all_that_it_started(mark: bytes,
     assert len(processes(of=os.getpid())) <= len(started) + 1
 
 
+# the beginning of a script that is killed later
+OPENS_A_POOL = (
+    f"import asyncio, sys\nsys.path.insert(0, {str(Path(hosted.__file__).parent)!r})\n"
+    "import hosted\nfrom marft.envs.hosting import open_env\nfrom marft.game.lockstep import Lockstep\n"
+    "from test_pool import turn\n"
+    "pool = open_env('hosted:Obeys', {}, deadline=600, workers=1, lockstep=Lockstep())\n"
+)
+
+
 def test_what_has_left_its_session_does_not_outlive_the_pool(mark: bytes, opened: Open) -> None:
     pool = opened(workers=1)
     asyncio.run(pool.ask("transition", (), turn("haunt")))
@@ -196,10 +205,7 @@ def test_what_has_left_its_session_does_not_outlive_a_parent_that_is_killed(
     (tmp_path / "sitecustomize.py").write_text(f"{lacking}\n")
     script = tmp_path / "parent.py"
     script.write_text(
-        f"import asyncio, sys\nsys.path.insert(0, {str(Path(hosted.__file__).parent)!r})\n"
-        "import hosted\nfrom marft.envs.hosting import open_env\nfrom marft.game.lockstep import Lockstep\n"
-        "from test_pool import turn\n"
-        "pool = open_env('hosted:Obeys', {}, deadline=600, workers=1, lockstep=Lockstep())\n"
+        f"{OPENS_A_POOL}"
         f"state = asyncio.run(pool.ask('transition', (), turn({mischief!r})))\n"
         "asyncio.run(pool.ask('transition', state, turn('spin')))\n"
     )
@@ -342,11 +348,7 @@ def test_workers_die_with_a_parent_that_is_killed(tmp_path: Path, missing: str, 
     (tmp_path / "sitecustomize.py").write_text(f"import ctypes, os, socket\n{missing}\n")
     script = tmp_path / "parent.py"
     script.write_text(
-        f"import asyncio, sys\nsys.path.insert(0, {str(Path(hosted.__file__).parent)!r})\n"
-        "import hosted\nfrom marft.envs.hosting import open_env\nfrom marft.game.lockstep import Lockstep\n"
-        "from test_pool import turn\n"
-        "pool = open_env('hosted:Obeys', {}, deadline=600, workers=1, lockstep=Lockstep())\n"
-        "print('ready', flush=True)\nasyncio.run(pool.ask('transition', (), turn('spin')))\n"
+        f"{OPENS_A_POOL}print('ready', flush=True)\nasyncio.run(pool.ask('transition', (), turn('spin')))\n"
     )
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     with subprocess.Popen(
