@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marft.algorithms.trust_region import adapted_rate, moved_kl, shortening, token_limit
+from marft.algorithms.trust_region import adapted_rate, moved_kl, shortening
 
 
 def test_how_far_a_policy_moved_by_hand() -> None:
@@ -33,11 +33,6 @@ def test_small_moves_are_half_the_square_whatever_their_direction(d: float) -> N
     assert float(
         moved_kl(torch.zeros(1, dtype=torch.float64), torch.tensor([d], dtype=torch.float64))
     ) == pytest.approx(0.5 * d * d, rel=0.02, abs=1e-12)
-
-
-@pytest.mark.parametrize(("length", "limit"), [(1, 0.2), (8, 0.05), (1000, 0.002)])
-def test_longer_turns_may_move_less_a_token_and_more_in_all(length: float, limit: float) -> None:
-    assert token_limit(0.2, length) == pytest.approx(limit)
 
 
 @pytest.mark.parametrize(

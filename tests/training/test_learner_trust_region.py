@@ -40,7 +40,7 @@ def hasty(epochs: int = 1, limit: float | None = LIMIT) -> tuple[TeamModel, Lear
     team = make_team()
     members = seat(team)
     batch = make_batch(members, episodes(members))
-    region = None if limit is None else limit * batch.mean_lengths["planner"] ** (2 / 3)
+    region = None if limit is None else limit * batch.mean_lengths["planner"]
     learner = make_learner(members, TOKEN, epochs=epochs, trust_region=region, lr=HASTY)
     return team, learner, lesson_of(learner, batch)
 
@@ -213,7 +213,7 @@ def test_an_agent_that_is_not_in_the_last_minibatch_is_held_all_the_same() -> No
         both = [replace(one, task=replace(one.task, id="a"), sample=i) for i, one in enumerate(episodes(members))]
         alone = [replace(one, task=replace(one.task, id="b"), turns=(replace(one.turns[-1], index=0),)) for one in both]
         batch = make_batch(members, [*both, *alone])
-        region = LIMIT * batch.mean_lengths["planner"] ** (2 / 3)
+        region = LIMIT * batch.mean_lengths["planner"]
         lr = {"planner": 0.3, "solver": 1e-5}
         learner = make_learner(members, GRPO, minibatches=2, trust_region=region, lr=lr)
         done = update(learner, lesson_of(learner, batch), seed=seed)
@@ -228,7 +228,7 @@ def test_what_an_engine_rounds_is_no_movement() -> None:
     batch = make_batch(members, episodes(members))
     noise = 0.3 * torch.randn(len(batch.old_N), generator=torch.Generator().manual_seed(0))
     batch = replace(batch, old_N=batch.old_N + noise)
-    region = LIMIT * batch.mean_lengths["planner"] ** (2 / 3)
+    region = LIMIT * batch.mean_lengths["planner"]
     lr = {"planner": 1e-5, "solver": 1e-5}
     learner = make_learner(members, GRPO, epochs=2, trust_region=region, lr=lr)
     done = update(learner, lesson_of(learner, batch))

@@ -25,15 +25,6 @@ def moved_kl(old: Tensor, new: Tensor) -> Tensor:
     return torch.where(d < 0, d.exp() - d - 1, 0.5 * d.square())
 
 
-def token_limit(limit: float, length: float) -> float:
-    """The mean KL a token that a policy may move by, whose turns have `length` tokens on average: limit · ∛length / length.
-
-    So the KL of a turn is at most limit · ∛length. A limit a token would let a turn of 300 tokens move 300 times as far as
-    one of a single token; a limit a turn would hardly let it move.
-    """
-    return limit * math.cbrt(length) / length
-
-
 def shortening(excess: float) -> float:
     """By which ratio to shorten a step whose figure is `excess` times its limit: a KL grows with the square of the way.
 

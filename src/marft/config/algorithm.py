@@ -88,7 +88,7 @@ class ClippedConfig(Section):
     dual_clip: Annotated[float, Field(gt=1)] | None = None
     entropy: Annotated[float, Field(ge=0)] = 0.0
     kl: KlConfig = KlConfig()
-    trust_region: Annotated[float, Field(gt=0)] | None = 0.4  # most KL of an update, of a turn, over ∛tokens
+    trust_region: Annotated[float, Field(gt=0)] | None = 0.5  # most KL of a turn that an update may make
     kl_stop: Annotated[float, Field(gt=0)] | None = (
         None  # KL a token past which an agent takes no more steps on a batch
     )

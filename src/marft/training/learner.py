@@ -49,7 +49,7 @@ class LearnerSettings:
     tokens: int  # of one pass
     entropy: float
     kl_estimator: Literal["k1", "k2", "k3"]
-    trust_region: float | None  # most KL of a turn from the policy that played, over ∛tokens; None: no limit
+    trust_region: float | None  # most KL of a turn from the policy that played; None: no limit
     kl_stop: float | None  # KL a token past which an adapter takes no further step on the batch
     factor_clip: float  # most of the factor between sequential steps, and 1/least
     value_clip: float | None

@@ -1,6 +1,6 @@
 """A trust region per adapter: a step that went too far is taken back in part, and its adapter rests until the next update.
 
-Too far is, for an agent, a mean KL from the policy that played past its limit; for a critic, a loss that is worse than a
+Too far is, for an agent, a KL of its turns from the policy that played past their limit; for a critic, a loss that is worse than a
 constant guess's and than the critic's own before the update.
 """
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from marft.algorithms.trust_region import shortening, token_limit
+from marft.algorithms.trust_region import shortening
 from marft.training.lesson import Tally
 from marft.training.roster import Member
 
@@ -47,9 +47,7 @@ class TrustRegion:
 
     def begin(self, lengths: Mapping[str, float]) -> None:
         """A new update; `lengths` are the adapters' turns', in tokens."""
-        self.limits = (
-            {} if self.limit is None else {n: token_limit(self.limit, length) for n, length in lengths.items()}
-        )
+        self.limits = {} if self.limit is None else {n: self.limit / length for n, length in lengths.items()}  # a token
         self.mismatch: dict[
             str, float
         ] = {}  # KL of each agent before its first step: how the engine rounds, no movement
