@@ -30,8 +30,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # many small matrices; to be said
 
 from switch_game import write_model
 
+from marft.commands.train import start_run
 from marft.config import parse
-from marft.training.start import start_run
 
 ITERATIONS = 10
 PLAYS = 128  # that tell the return

@@ -27,9 +27,9 @@ from sentences import SENTENCES, put, read
 from wrapping import wrapped
 
 from marft.config import load_config, recipes
+from marft.evaluation.comparison.folder import Cell, Question
+from marft.evaluation.comparison.report import make_report, markdown
 from marft.files import shaped
-from marft.runs.comparison import Cell, Question
-from marft.runs.report import make_report, markdown
 
 ROOT = Path(__file__).parents[1]
 RECIPES = "src/marft/recipes"

@@ -12,9 +12,9 @@ from typing import Any
 from results_page import page
 from wrapping import wrapped
 
+from marft.evaluation.intervals import over_seeds
 from marft.files import Truth, read_rows
 from marft.runs.directory import EPISODES, RunDirectory
-from marft.runs.intervals import over_seeds
 from marft.types import MarftError
 
 LUCK = {"sampled": 0.7, "greedy": 0.0}  # how each team is measured: the temperature of all agents

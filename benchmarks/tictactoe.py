@@ -29,13 +29,13 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # many small matrices; to be said before torch is loaded
 
+from marft.commands.train import start_run
 from marft.config import parse
 from marft.envs.aec import PettingZoo
-from marft.training.compose import assemble
-from marft.training.event_loop import run_async
-from marft.training.saving import load_adapters
-from marft.training.start import start_run
-from marft.training.table import Start
+from marft.rollouts.event_loop import run_async
+from marft.rollouts.team import Start
+from marft.training.build import assemble
+from marft.training.checkpoint import load_adapters
 from marft.types import Episode, Message
 
 LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))

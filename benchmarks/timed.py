@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from marft.commands.progress import Terminal
+from marft.commands.train import manifest, room, splits
 from marft.config import Config
 from marft.envs.hosting import InProcess
 from marft.runs.directory import RunDirectory
-from marft.training.compose import Assembly, assemble
-from marft.training.display import Display
-from marft.training.progress import Terminal
-from marft.training.records import Play
-from marft.training.start import begin_from, manifest, room, splits
+from marft.terminal.display import Display
+from marft.training.build import Assembly, assemble
+from marft.training.loading import load_initial_adapters
+from marft.training.metrics import Play
 from marft.training.trainer import Trainer
 
 P = ParamSpec("P")
@@ -82,7 +83,7 @@ class TimedEnv:
 def timed_run(config: Config, path: Path, watch: Stopwatch) -> TimedTrainer:
     """Train from the beginning; the trainer as it is afterwards."""
     parts = assemble(config, reads=splits(config))
-    begin_from(config, parts)
+    load_initial_adapters(config, parts)
     run = RunDirectory.create(path, config, manifest(config, parts), needed=room(config, parts))
     listen(parts, watch)
     with parts.table.host, Display() as display:

@@ -1,5 +1,5 @@
-"""Makes `toys` importable for every test (pytest puts this folder on sys.path), keeps each test to one thread, has Triton's
-kernels interpreted where there is no GPU, and heeds the signals that `nohup` and background shells ignore."""
+"""Keeps each test to one thread (bytes and gradients are compared: sums must come in one order), has Triton's kernels
+interpreted where there is no GPU, and heeds the signals that `nohup` and background shells ignore."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests of a run are many sma
 
 import torch
 
+torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before anything loads Triton
 

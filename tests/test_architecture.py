@@ -29,8 +29,12 @@ EVERYTHING = frozenset(
         "models",
         "engines",
         "algorithms",
+        "rollouts",
+        "learners",
         "training",
+        "evaluation",
         "runs",
+        "commands",
         "arguments",
         "cli",
         "marft",
@@ -56,7 +60,9 @@ ROOMS: Mapping[str, Room] = {
     "files": Room(marft=frozenset({"types"}), libraries=frozenset({"pydantic"})),  # what may be damaged, read safely
     "quoting": Room(),  # of what users' code gave; every room that meets it may import it
     "escalation": Room(),
-    "terminal": Room(),  # what people read; every room that tells them something may import it
+    "terminal": Room(
+        libraries=frozenset({"rich"}), lazily=True
+    ),  # what people read; every room that tells them may import it
     "config": Room(
         marft=frozenset({"types", "references", "files", "quoting"}),
         libraries=frozenset({"yaml", "omegaconf", "pydantic"}),
@@ -91,12 +97,19 @@ ROOMS: Mapping[str, Room] = {
     "engines.scripted": Room(marft=frozenset({"types", "references", "quoting"})),
     "algorithms": Room(libraries=frozenset({"torch"})),
     "algorithms.credit": Room(marft=frozenset({"types"}), libraries=frozenset({"torch"})),
+    "rollouts": Room(
+        marft=frozenset({"types", "escalation", "terminal", "config", "game", "envs", "engines", "algorithms"}),
+        libraries=frozenset({"torch"}),
+    ),
+    "learners": Room(
+        marft=frozenset({"types", "terminal", "models", "algorithms"}),
+        libraries=frozenset({"torch"}),
+    ),
     "training": Room(
-        # exceptions: the trainer writes into the run directory, which the table lists below it; the manifest's version
+        # exceptions: the trainer writes into the run directory; safetensors is how tensors are saved without pickle
         marft=frozenset(
             {
                 "types",
-                "escalation",
                 "terminal",
                 "files",
                 "config",
@@ -105,14 +118,36 @@ ROOMS: Mapping[str, Room] = {
                 "models",
                 "engines",
                 "algorithms",
+                "rollouts",
+                "learners",
                 "runs",
-                "version",
             }
         ),
-        # exceptions: safetensors is how tensors are saved without pickle; rich draws the progress
-        libraries=frozenset({"torch", "safetensors", "rich"}),
+        libraries=frozenset({"torch", "safetensors"}),
+        lazily=True,
+    ),
+    "evaluation": Room(
+        marft=frozenset(
+            {
+                "types",
+                "terminal",
+                "files",
+                "config",
+                "game",
+                "envs",
+                "engines",
+                "rollouts",
+                "runs",
+                "training",
+            }
+        ),
+        libraries=frozenset({"rich"}),
+        lazily=True,
     ),
     "runs": Room(marft=frozenset({"types", "references", "terminal", "files", "config"}), lazily=True),
+    "commands": Room(
+        marft=EVERYTHING - {"api", "cli", "arguments"}, libraries=frozenset({"torch", "rich"}), lazily=True
+    ),
     "api": Room(marft=EVERYTHING, lazily=True),
     "arguments": Room(marft=frozenset({"types", "version", "config"})),
     "cli": Room(marft=EVERYTHING, lazily=True),
@@ -200,7 +235,7 @@ def test_the_walker_reads_the_real_rooms() -> None:
         ("runs/disk.py", "import torch", "torch"),
         ("engines/scripted.py", "import torch", "torch"),
         ("cli.py", "import torch", "torch"),
-        ("training/learner.py", "import marft.cli", "marft.cli"),
+        ("learners/local.py", "import marft.cli", "marft.cli"),
         ("helpers/a.py", "", "no such room"),
     ],
 )  # fmt: skip

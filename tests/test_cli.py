@@ -21,9 +21,9 @@ from toys import ECHO, TINY, files, rows, without_progress
 from marft.arguments import parser
 from marft.cli import main
 from marft.models.registry import NANO
+from marft.rollouts.team import Start
 from marft.runs.checkpoints import MANIFEST, seal
-from marft.training.start import seat
-from marft.training.table import Start
+from marft.training.loading import load_team
 from marft.version import __version__
 
 Fails = Callable[..., str]
@@ -169,7 +169,7 @@ def test_a_mistake_is_one_line(fails: Fails, arguments: str, expected: str) -> N
 def test_a_missing_tracker_is_noticed_before_anything_is_made(
     fails: Fails, monkeypatch: pytest.MonkeyPatch, command: str, name: str
 ) -> None:
-    from marft.training import compose
+    from marft.training import build as compose
 
     monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.record_writer", None)
@@ -485,7 +485,7 @@ def test_eval_takes_overrides(
 
 
 def test_play_shows_exactly_what_each_agent_saw(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config, parts = seat(str(trained), [])
+    config, parts = load_team(str(trained), [])
     task = parts.table.host.tasks("test")[3]
     [episode] = asyncio.run(parts.table.episodes([Start(task=task, sample=0)], f"{config.seed}/eval"))
     capsys.readouterr()

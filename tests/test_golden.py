@@ -23,17 +23,17 @@ from torch.testing import assert_close
 from marft.algorithms.credit import equal
 from marft.config import load_config
 from marft.game.observation import observe
+from marft.learners.local import Learner
+from marft.learners.member import Member
+from marft.learners.tally import Lesson, Tally
 from marft.models.loading import load, render
 from marft.models.lora import AdapterSpec
 from marft.models.registry import NANO
 from marft.models.scoring import action_span, hidden_states
 from marft.models.team import TeamModel
-from marft.training.batch import Batch, build_batch
-from marft.training.choose import lam_of, make_algorithm
-from marft.training.compose import CRITIC, learner_settings
-from marft.training.learner import Learner
-from marft.training.lesson import Lesson, Tally
-from marft.training.roster import Member
+from marft.rollouts.batching import Batch, build_batch
+from marft.training.build import CRITIC, learner_settings
+from marft.training.registry import lam_of, make_algorithm
 from marft.types import Completion, Episode, Reward, Task, Turn
 
 FILE = Path(__file__).parents[1] / "examples" / "single_file_marft.py"

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from marft.config import load_config
+from marft.evaluation.held_out import evaluate
+from marft.evaluation.settings import eval_settings
 from marft.game.lockstep import Lockstep
 from marft.models.loading import load
 from marft.models.registry import NANO
-from marft.training.compose import Assembly, assemble
-from marft.training.evaluation import eval_settings, evaluate
+from marft.training.build import Assembly, assemble
 from marft.types import Message, Request, Sampling
 
 PLANNER, SOLVER = (

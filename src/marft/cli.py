@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def train_command(arguments: argparse.Namespace) -> int:
     from marft.config import load_config
-    from marft.training.display import starting
+    from marft.terminal.display import starting
 
     source, overrides = split_words(arguments.words)
     if arguments.at is not None and not arguments.resume:
@@ -68,7 +68,7 @@ def train_command(arguments: argparse.Namespace) -> int:
     if not arguments.resume:
         config = load_config(source, overrides)  # before the heavy imports: a typo is answered at once
         with starting() as display:
-            from marft.training.start import next_path, start_run
+            from marft.commands.train import next_path, start_run
 
             start_run(config, arguments.run or next_path(source or "duo"), display=display)
         return 0
@@ -77,14 +77,14 @@ def train_command(arguments: argparse.Namespace) -> int:
     if source is not None:
         raise MarftError(f"--resume takes the run's own config; drop {source!r} (key=value overrides may stay)")
     with starting() as display:
-        from marft.training.start import resume_run
+        from marft.commands.train import resume_run
 
         resume_run(arguments.run, overrides, arguments.at, display=display)
     return 0
 
 
 def without_training(arguments: argparse.Namespace, config: Config) -> int:
-    from marft.training.display import starting
+    from marft.terminal.display import starting
 
     if arguments.dry_run and arguments.plan:
         raise MarftError("--dry-run loads no model and --plan measures it; ask for one of the two")
@@ -93,11 +93,11 @@ def without_training(arguments: argparse.Namespace, config: Config) -> int:
         raise MarftError(f"{option} writes nothing and begins at the beginning; drop --run and --resume")
     with starting(stderr=True) as display:
         if arguments.dry_run:
-            from marft.training.dry_run import dry_run
+            from marft.commands.dry_run import dry_run
 
             dry_run(config, display)
         else:
-            from marft.training.plan import plan
+            from marft.commands.plan import plan
 
             plan(config, display)
     return 0
@@ -105,18 +105,18 @@ def without_training(arguments: argparse.Namespace, config: Config) -> int:
 
 def compare_command(arguments: argparse.Namespace) -> int:
     from marft.config import load_config
-    from marft.training.comparison.cells import ask
-    from marft.training.display import starting
+    from marft.evaluation.comparison.cells import ask
+    from marft.terminal.display import starting
 
     source, overrides = split_words(arguments.words)
     question = ask(
         load_config(source, overrides), seeds=arguments.seeds, single=arguments.single, frozen=arguments.frozen or ()
     )
-    from marft.runs.comparison import RESULTS
+    from marft.evaluation.comparison.folder import RESULTS
 
     with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), starting() as display:
-        from marft.training.comparison.comparing import compare
-        from marft.training.start import next_path
+        from marft.commands.compare import compare
+        from marft.commands.train import next_path
 
         path = arguments.run or next_path(f"compare-{Path(source or 'duo').name}")
         with naming_what_goes_on(arguments, path):
@@ -127,15 +127,15 @@ def compare_command(arguments: argparse.Namespace) -> int:
 
 
 def eval_command(arguments: argparse.Namespace) -> int:
-    from marft.runs.evaluations import RESULTS
-    from marft.training.display import starting
+    from marft.evaluation.folder import RESULTS
+    from marft.terminal.display import starting
 
     source, overrides = split_words(arguments.words)
     overrides += ["eval.ablate=true"] if arguments.ablate else []
     check_source(source, overrides)
     with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), starting() as display:
-        from marft.training.evaluation.measuring import evaluate_team
-        from marft.training.start import next_path
+        from marft.commands.train import next_path
+        from marft.evaluation.measuring import evaluate_team
 
         path = arguments.run or next_path(f"eval-{Path(source or 'duo').name}")
         with naming_what_goes_on(arguments, path):
@@ -146,18 +146,18 @@ def eval_command(arguments: argparse.Namespace) -> int:
 
 
 def play_command(arguments: argparse.Namespace) -> int:
-    from marft.training.display import starting
+    from marft.terminal.display import starting
 
     source, overrides = split_words(arguments.words)
     check_source(source, overrides)
     with starting(stderr=True) as display:
+        from marft.commands.play import compared, describe, play_task
         from marft.runs.directory import RunDirectory
-        from marft.training.replay import compared, describe, play_task
-        from marft.training.start import is_run, seat
+        from marft.training.loading import is_run, load_team
 
         # read before the model is
         held_out = list(RunDirectory.open(Path(source)).held_out()) if is_run(source) else []
-        config, parts = seat(source, overrides, arguments.at, display)
+        config, parts = load_team(source, overrides, arguments.at, display)
         display.begin("playing")
         with parts.table.host:
             replay = play_task(

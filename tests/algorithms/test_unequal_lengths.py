@@ -15,7 +15,7 @@ from torch import Tensor
 
 from marft.algorithms.experience import Algorithm, Experience
 from marft.config import ALGORITHMS, parse
-from marft.training.choose import make_algorithm
+from marft.training.registry import make_algorithm
 
 REWARDS, LENGTHS, TIMES = torch.tensor([0.6, 1.0, 0.0]), torch.tensor([2, 20, 20]), 100
 GRADIENT = torch.tensor([0.125, 0.875, -1.0])

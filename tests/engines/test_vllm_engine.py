@@ -277,7 +277,7 @@ def test_a_missing_package_is_one_line_that_says_how_to_install_it(monkeypatch: 
 
 def test_it_is_missed_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     from marft.config import load_config
-    from marft.training import compose
+    from marft.training import build as compose
 
     monkeypatch.setattr("marft.engines.vllm.opening.importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr(compose, "load", lambda *_: pytest.fail("the model was loaded"))

@@ -13,8 +13,8 @@ from marft.algorithms.credit import step_discounted
 from marft.algorithms.experience import returns_to_go
 from marft.game.play import Game
 from marft.game.workflows import Workflow, find_workflow
-from marft.training.batch import build_batch
-from marft.training.roster import Member
+from marft.learners.member import Member
+from marft.rollouts.batching import build_batch
 from marft.types import Episode, Reward
 
 

@@ -24,11 +24,11 @@ from marft.config import Config, parse
 from marft.envs.hosting import InProcess
 from marft.game.play import Agent, seed_of
 from marft.game.workflows import find_workflow
-from marft.training.batch import Batch, build_batch
-from marft.training.choose import make_algorithm, make_credit
-from marft.training.playouts import with_differences, with_forks
-from marft.training.roster import Member
-from marft.training.table import Start, Table
+from marft.learners.member import Member
+from marft.rollouts.batching import Batch, build_batch
+from marft.rollouts.counterfactuals import with_differences, with_forks
+from marft.rollouts.team import Start, Table
+from marft.training.registry import make_algorithm, make_credit
 from marft.types import Completion, Episode, Message, Request, Task
 
 Policy = Mapping[tuple[str, str], float]  # probability of "1" by (agent, what it reads)

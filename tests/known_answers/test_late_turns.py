@@ -13,7 +13,7 @@ import torch
 
 from marft.algorithms.experience import Algorithm, Experience
 from marft.config import parse
-from marft.training.choose import make_algorithm
+from marft.training.registry import make_algorithm
 
 TASKS, SAMPLES, LONGEST, BATCHES = 4, 4, 4, 400
 

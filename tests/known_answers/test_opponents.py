@@ -21,9 +21,9 @@ from marft.config import parse
 from marft.envs.hosting import InProcess
 from marft.game.play import Agent, play
 from marft.game.workflows import find_workflow
-from marft.training.batch import Batch, build_batch
-from marft.training.choose import make_algorithm, make_credit
-from marft.training.roster import Member
+from marft.learners.member import Member
+from marft.rollouts.batching import Batch, build_batch
+from marft.training.registry import make_algorithm, make_credit
 from marft.types import Completion, Episode, Message, Request, Sampling
 
 Play = tuple[int, ...]

@@ -16,10 +16,10 @@ import torch
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from marft.commands.train import start_run
 from marft.config import parse
 from marft.models.loading import Loaded, load
 from marft.models.quiet import quiet
-from marft.training.start import start_run
 
 MARKS = ("<end>", "<system>", "<user>", "<assistant>")
 # also what an orchestrator says, in one token
@@ -96,8 +96,8 @@ def train(path: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
     versions."""
     config = parse({"device": "cpu", **settings})
     with (
-        patch("marft.training.compose.load", load_again),
-        patch("marft.training.start.manifest", lambda config, parts: MANIFEST | {"seed": config.seed}),
+        patch("marft.training.build.load", load_again),
+        patch("marft.commands.train.manifest", lambda config, parts: MANIFEST | {"seed": config.seed}),
     ):
         start_run(config, path)
     return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]

@@ -15,15 +15,15 @@ from safetensors.torch import load_file
 from toys import files, rows
 
 from marft.cli import main
+from marft.commands.progress import Terminal
+from marft.commands.train import resume_run
 from marft.config import parse, to_yaml
+from marft.learners.local import Learner
+from marft.learners.tally import Tally, Update
+from marft.learners.trust_region import TrustRegion
 from marft.models.team import TeamModel
 from marft.runs.directory import RunDirectory
-from marft.training import saving
-from marft.training.learner import Learner
-from marft.training.lesson import Tally, Update
-from marft.training.progress import Terminal
-from marft.training.start import resume_run
-from marft.training.trust_region import TrustRegion
+from marft.training import checkpoint as saving
 from marft.types import Collapse, Interrupted
 
 ROOM = {"agents": {name: {"max_tokens": 60} for name in ("ann", "bob")}}  # one token in sixteen ends a turn

@@ -82,7 +82,7 @@ def test_evaluations_and_comparisons_too(
     def load(*_: Any, **__: Any) -> None:
         raise AssertionError("loaded")
 
-    monkeypatch.setattr("marft.training.start.assemble", load)
+    monkeypatch.setattr("marft.commands.train.assemble", load)
     with Lock(tmp_path / "folder"):
         assert main([command, *ECHO, "--run", str(tmp_path / "folder")]) == 2
         [line] = capsys.readouterr().err.splitlines()

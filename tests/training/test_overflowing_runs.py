@@ -13,7 +13,7 @@ from toys import rows
 import marft
 from marft.envs.base import Split
 from marft.game.play import Game
-from marft.training.saving import Position
+from marft.training.checkpoint import Position
 from marft.types import MarftError
 
 

@@ -93,11 +93,11 @@ def trap(where: str, nth: int) -> Callable[[], None]:
 POINTS = {
     "before the first evaluation": ("marft.training.trainer:evaluate", 1),
     "between the first transcripts and their figures": ("marft.runs.directory:RunDirectory.write_summary", 1),
-    "in the first save": ("marft.training.saving:save_adapter", 2),
+    "in the first save": ("marft.training.checkpoint:save_adapter", 2),
     "after the first rollout": ("marft.training.trainer:Trainer.estimate", 1),
-    "in the middle of an update": ("marft.training.learner:Learner._clip", 6),
+    "in the middle of an update": ("marft.learners.local:Learner._clip", 6),
     "between episodes and metrics": ("marft.runs.directory:RunDirectory.append_metrics", 3),
-    "in the middle of a save": ("marft.training.saving:save_adapter", 5),
+    "in the middle of a save": ("marft.training.checkpoint:save_adapter", 5),
     "before the manifest of a save": ("marft.runs.checkpoints:seal", 2),
     "before a save is published": ("marft.runs.checkpoints:Checkpoints._publish", 3),
     "before an old checkpoint goes": ("marft.runs.checkpoints:Checkpoints._delete", 1),
@@ -184,7 +184,7 @@ def test_going_back_and_on_again(whole: Path, copy: Path) -> None:
 def test_going_back_forgets_the_other_future(copy: Path) -> None:
     from marft.config import parse
     from marft.runs.directory import RunDirectory
-    from marft.training.compose import assemble
+    from marft.training.build import assemble
     from marft.training.trainer import Trainer
 
     run = RunDirectory.open(copy)

@@ -14,8 +14,8 @@ import pytest
 import torch
 from quick import trainer_of
 
-from marft.training.lesson import Lesson
-from marft.training.saving import Position
+from marft.learners.tally import Lesson
+from marft.training.checkpoint import Position
 from marft.training.trainer import Trainer
 from marft.types import Episode, Turn
 

@@ -11,9 +11,9 @@ import pytest
 from quick import resume, start, trainer_of
 from toys import files, rows
 
-from marft.training.learner import Learner
-from marft.training.lesson import Update
-from marft.training.saving import Position
+from marft.learners.local import Learner
+from marft.learners.tally import Update
+from marft.training.checkpoint import Position
 
 
 @pytest.fixture

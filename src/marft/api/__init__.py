@@ -49,10 +49,10 @@ def train(
         raise MarftError("resume=True takes run=DIR, and not a recipe or a file: it goes on with that run's config")
     with given(asked.things):
         config = None if resume else asked.config(source)  # before the heavy imports: a typo is answered at once
-        from marft.training.display import starting
+        from marft.terminal.display import starting
 
         with starting() as display:
-            from marft.training.start import next_path, resume_run, start_run
+            from marft.commands.train import next_path, resume_run, start_run
 
             if config is None:
                 return as_summary(resume_run(Path(str(run)), asked.settings, at, display))
@@ -80,18 +80,18 @@ def load(
     """
     rest_soon()
     asked = asked_for(settings, env=env, workflow=workflow, agents=agents)
-    from marft.training.display import starting
+    from marft.terminal.display import starting
 
     with given(asked.things), starting(stderr=True) as display:
-        from marft.training.start import is_run, seat_new, seat_run
+        from marft.training.loading import is_run, load_new_team, load_trained_team
 
         if is_run(str(source)):
-            config, parts = seat_run(Path(source), asked.settings, at, display)
+            config, parts = load_trained_team(Path(source), asked.settings, at, display)
         elif at is not None:
             raise MarftError(f"at: {source} is no run and has no checkpoints; drop it")
         else:
             config = asked.config(source)
-            parts = seat_new(config, display)
+            parts = load_new_team(config, display)
     return Team(config, parts, asked.things, str(source))
 
 
@@ -147,11 +147,11 @@ def compare(
     rest_soon()
     asked = asked_for(settings, env=env, workflow=workflow, agents=agents)
     with given(asked.things):
-        from marft.training.comparison.cells import ask
+        from marft.evaluation.comparison.cells import ask
 
         question = ask(asked.config(source), seeds=seeds, single=single, frozen=frozen)
-        from marft.training.comparison.comparing import compare
-        from marft.training.start import next_path
+        from marft.commands.compare import compare
+        from marft.commands.train import next_path
 
         path = Path(run) if run else next_path(f"compare-{Path(source or 'duo').name}")
         return CompareResults(path=path, report=compare(question, path))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 from marft.types import MarftError
 
 if TYPE_CHECKING:
-    from marft.runs.report import Report
-    from marft.training.evaluation.figures import Figures, Result
+    from marft.evaluation.comparison.report import Report
+    from marft.evaluation.figures import Figures, Result
 
 
 class HeldOut(TypedDict):

@@ -16,7 +16,7 @@ from marft.types import Episode, MarftError, Reward, Task
 
 if TYPE_CHECKING:
     from marft.config import Config
-    from marft.training.compose import Assembly
+    from marft.training.build import Assembly
 
 
 class Team:
@@ -50,7 +50,7 @@ class Team:
         Samples differ in their luck alone. What fails does not raise: `ended` is `"failed"`, and `error` says why. An
         episode on a prompt of yours is not graded: its reward is NaN.
         """
-        from marft.training.replay import play_task
+        from marft.commands.play import play_task
 
         episode = play_task(self.config, self._open, task=task, sample=sample, prompt=prompt).episode
         return episode if prompt is None else replace(episode, reward=Reward(team=math.nan))
@@ -63,11 +63,11 @@ class Team:
         goes on.
         """
         from marft.api.settings import asked_for
+        from marft.commands.train import next_path
         from marft.config import merge_settings, parse
+        from marft.evaluation.measuring import measure
         from marft.runs.lock import Lock
-        from marft.training.display import Display
-        from marft.training.evaluation.measuring import measure
-        from marft.training.start import next_path
+        from marft.terminal.display import Display
 
         parts = self._open
         asked = asked_for({"eval": settings}, env=None, workflow=None, agents=None)

@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from marft.learners.tally import Lesson
 from marft.models.peft_format import save_adapter
 from marft.models.team import TeamModel
+from marft.rollouts.batching import Batch
 from marft.runs.atomic import write_atomically
-from marft.training.batch import Batch
-from marft.training.lesson import Lesson
-from marft.training.saving import adapter_folder
+from marft.training.checkpoint import adapter_folder
 
 
 def save_failure(folder: Path, teams: Sequence[TeamModel], batch: Batch, lesson: Lesson | None, line: str) -> None:

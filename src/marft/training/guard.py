@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from marft.files import check_row, damaged_line, quoted
+from marft.learners.member import Member
+from marft.learners.tally import Lesson, NotFinite
 from marft.models.team import TeamModel
+from marft.rollouts.batching import Batch
 from marft.runs.directory import RunDirectory
 from marft.runs.disk import writing
-from marft.training.batch import Batch
 from marft.training.collapse import CollapseWatch, Sign, Watched
 from marft.training.failures import save_failure
-from marft.training.lesson import Lesson, NotFinite
-from marft.training.roster import Member
 
 
 class Collapsed(Exception):

@@ -12,30 +12,32 @@ from typing import Any, Protocol
 
 import torch
 
+from marft.algorithms.kl_penalty import kl_penalty
 from marft.algorithms.losses import adapted_kl_weight
+from marft.algorithms.mismatch import find_mismatch
 from marft.algorithms.trust_region import adapted_rate
 from marft.config import Config
 from marft.envs.hosting import Host
+from marft.evaluation.failures import Tolerance
+from marft.evaluation.held_out import evaluate
+from marft.evaluation.settings import eval_settings
 from marft.files import Damaged
 from marft.game.play import seed_of
+from marft.learners.tally import Lesson, Update
+from marft.rollouts.batching import Batch, build_batch
+from marft.rollouts.source import Source, remedy
 from marft.runs.checkpoints import Checkpoints, Newest
 from marft.runs.directory import RunDirectory
 from marft.runs.shapes import When
-from marft.runs.tracking import Tracker, flatten
 from marft.runs.transcripts import transcript_of, worst
-from marft.training.batch import Batch, build_batch
-from marft.training.choose import make_credit
-from marft.training.compose import Assembly
-from marft.training.evaluation import Tolerance, eval_settings, evaluate
+from marft.training.build import Assembly
+from marft.training.checkpoint import STATE, Position, read_checkpoint, write_checkpoint
 from marft.training.guard import Collapsed, Guard
 from marft.training.interruption import Interruption
-from marft.training.lesson import Lesson, Update
-from marft.training.mismatch import find_mismatch
-from marft.training.penalty import kl_penalty
-from marft.training.records import Play, episode_rows, failed_rows, iteration_row
-from marft.training.saving import STATE, Position, read_checkpoint, write_checkpoint
+from marft.training.metrics import Play, episode_rows, failed_rows, iteration_row
+from marft.training.registry import make_credit
 from marft.training.schedule import Steps, plays
-from marft.training.source import Source, remedy
+from marft.training.tracking import Tracker, flatten
 from marft.types import Collapse, Episode, MarftError
 
 RETURNS = 3  # to a checkpoint from before a collapse, at most

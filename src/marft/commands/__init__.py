@@ -1,0 +1,1 @@
+"""What `marft …` does: one file a command."""

@@ -1,0 +1,189 @@
+"""From a question to its answer, cell by cell; what is finished is not done again."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from itertools import product
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from marft.commands.train import resume_run, start_run
+from marft.config import Config
+from marft.evaluation.comparison.cells import config_of, vote_config, votes_for
+from marft.evaluation.comparison.folder import PLOT, TABLE, Cell, Comparison, Question
+from marft.evaluation.comparison.plot import draw
+from marft.evaluation.comparison.report import Report, columns, make_report, markdown
+from marft.evaluation.failures import Tolerance
+from marft.evaluation.held_out import evaluate
+from marft.evaluation.settings import eval_settings
+from marft.files import Damaged
+from marft.runs.difference import first_difference
+from marft.runs.directory import SUMMARY, RunDirectory
+from marft.runs.export import checkpoint_folder
+from marft.runs.lock import Lock
+from marft.terminal.console import make_table
+from marft.terminal.display import Display, shown
+from marft.training.build import assemble
+from marft.training.checkpoint import load_adapters
+from marft.training.loading import check_base
+from marft.training.tracking import require_trackers
+from marft.types import Collapse, Interrupted, MarftError
+
+WIDE = 110  # columns of a terminal
+
+
+def compare(question: Question, path: Path, display: Display | None = None) -> Report:
+    """Every cell that is still missing, then the table, the plot and the verdict."""
+    require_trackers(question.config)
+    with Lock(path), shown(display) as showing:
+        try:
+            return answer(question, path, showing)
+        except KeyboardInterrupt:  # of a cell, which has named itself
+            again = f"the same question goes on there: --run {quote(str(path))}"
+            raise Interrupted(f"interrupted; what was done in {path} is kept; {again}") from None
+
+
+def answer(question: Question, path: Path, display: Display) -> Report:
+    comparison = Comparison.begin(path, question)
+    display.say(f"comparison in {path}; should it be stopped, the same command with --run {quote(str(path))} goes on")
+    first = question.config.seed
+    cells = list(product(range(first, first + question.seeds), question.cells))
+    for number, (seed, name) in enumerate(cells, start=1):
+        title = f"cell {number} of {len(cells)}: {name}, seed {seed}"
+        if comparison.find(name, seed):
+            display.say(f"{title}; done before")
+            continue
+        display.say(f"{title}; {means(comparison, name, seed)}")
+        comparison.add(make_cell(comparison, name, seed, display))
+        gc.collect()  # the models of two cells need not fit into memory together
+    report = make_report(question, comparison.cells)
+    display.begin("drawing the plot")
+    publish(comparison, report)
+    display.rest()
+    show(display, report, path)
+    return report
+
+
+def means(comparison: Comparison, name: str, seed: int) -> str:
+    """What a cell has to spend."""
+    match name:
+        case "team":
+            return "the tokens it takes are the budget of the others"
+        case "untuned" | "vote":
+            return "evaluation only"
+    return f"budget {comparison.get('team', seed).tokens_generated:,} tokens"
+
+
+# --- cells -----------------------------------------------------------------------------------------------------------
+def make_cell(comparison: Comparison, name: str, seed: int, display: Display) -> Cell:
+    match name:
+        case "untuned":
+            return untuned_cell(comparison, seed)
+        case "vote":
+            return vote_cell(comparison, seed, display)
+    return trained_cell(comparison, name, seed, display)
+
+
+def trained_cell(comparison: Comparison, name: str, seed: int, display: Display) -> Cell:
+    budget = 1 if name == "team" else comparison.get("team", seed).tokens_generated
+    config = config_of(comparison.question, name, seed=seed, budget=budget)
+    run = comparison.run(name, seed)
+    try:
+        summary = train(config, run, display)
+    except Collapse as error:  # its own advice would make it another run than the one that is compared
+        raise Collapse(
+            f"{name}, seed {seed}: {str(error).partition(' Nothing already')[0]} Compare again in another --run, with a "
+            "lower optimizer.lr or train.on_collapse=back"
+        ) from error
+    return replace(
+        cell_of(name, seed, summary["after"]),
+        tokens_generated=summary["tokens"]["generated"],
+        tokens_trained=summary["tokens"]["trained"],
+        iterations=summary["iterations"],
+        seconds=summary["seconds"],
+    )
+
+
+def untuned_cell(comparison: Comparison, seed: int) -> Cell:
+    """The team's run knows how well it did before training."""
+    run = RunDirectory.open(comparison.run("team", seed))
+    summary = run.summary() or {}
+    if "before" not in summary:
+        raise Damaged(run.path / SUMMARY, "has no evaluation before training")
+    return cell_of("untuned", seed, summary["before"])
+
+
+def vote_cell(comparison: Comparison, seed: int, display: Display) -> Cell:
+    """The trained single agent; what its training cost is the vote's cost too."""
+    team, single = comparison.get("team", seed), comparison.get("single", seed)
+    run = RunDirectory.open(comparison.run("single", seed))
+    votes = votes_for(team.tokens_per_task, single.tokens_per_task)
+    started = time.perf_counter()
+    row = play_held_out(vote_config(run.config(), votes), run, display)
+    return replace(
+        cell_of("vote", seed, row),
+        tokens_generated=single.tokens_generated,
+        tokens_trained=single.tokens_trained,
+        iterations=single.iterations,
+        seconds=single.seconds + time.perf_counter() - started,
+        votes=votes,
+    )
+
+
+def cell_of(name: str, seed: int, row: Mapping[str, Any]) -> Cell:
+    """What an evaluation says of a cell; costs are filled in by who knows them."""
+    interval = row.get("accuracy_ci95")
+    return Cell(
+        name=name, seed=seed, tasks=row["tasks"], failed=row["failed"], reward=row["reward"],
+        accuracy=row.get("accuracy"), accuracy_ci95=(interval[0], interval[1]) if interval else None,
+        tokens_per_task=row["tokens_per_task"], tokens_generated=0, tokens_trained=0, iterations=0, seconds=0.0,
+    )  # fmt: skip
+
+
+def train(config: Config, path: Path, display: Display) -> dict[str, Any]:
+    """The run's summary: of a new run, or of one that goes on, if there is anything left to do."""
+    run = RunDirectory(path)
+    if not run.exists():
+        return start_run(config, path, display=display)
+    if first_difference(run.config(), config):
+        raise MarftError(run.taken(config))
+    return resume_run(path, [], display=display)
+
+
+def play_held_out(config: Config, run: RunDirectory, display: Display) -> Mapping[str, Any]:
+    """An evaluation as `marft eval` does it, with the adapters of a run."""
+    saved = checkpoint_folder(run, None)
+    parts = assemble(config, saved=saved, status=display)
+    check_base(run, parts)
+    load_adapters(saved, parts.teams)
+    display.begin("evaluating", unit="episodes")
+    with parts.table.host:
+        tolerance = Tolerance(share=config.train.failures, remedy="mend it, then give the same command with --run DIR")
+        return evaluate(parts.table, eval_settings(config), config.seed, parts.lockstep, tolerance=tolerance)
+
+
+# --- the answer ------------------------------------------------------------------------------------------------------
+def publish(comparison: Comparison, report: Report) -> None:
+    """Into the comparison's folder."""
+    config = comparison.question.config
+    title = f"Is the team worth it? {config.env.name} with {config.model}"
+    comparison.write(PLOT, draw(report, title))
+    comparison.write(TABLE, markdown(report, title).encode())
+    comparison.save(asdict(report))
+
+
+def show(display: Display, report: Report, path: Path) -> None:
+    """Where the terminal is narrow, without the costs that come last."""
+    console = display.console
+    found = list(columns(report).items())[: None if console.width >= WIDE else 5]
+    table = make_table([name for name, _ in found], whole=[i < 3 for i in range(len(found))])  # intervals stay whole
+    for line in report.lines:
+        table.add_row(*(cell(line) for _, cell in found))
+    console.print(table)
+    display.say(report.verdict)
+    display.say(report.basis)
+    display.say(f"see {path / 'compare.md'}, compare.png and compare.json")

@@ -1,0 +1,161 @@
+"""A run without training: everything is resolved, one episode is played by stand-ins, and all that agents would read is
+printed. No weights are loaded and nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from textwrap import indent
+
+from marft.config import Config
+from marft.envs.base import Split
+from marft.envs.hosting import Host
+from marft.evaluation.benchmarks import tasks_there
+from marft.evaluation.settings import benchmarks_of
+from marft.files import is_folder
+from marft.game.lockstep import Lockstep
+from marft.game.play import Agent
+from marft.game.workflows import find_workflow
+from marft.models.loading import pick_device, pick_dtype
+from marft.models.reader import Encode, Reader, read_model
+from marft.rollouts.event_loop import run_async
+from marft.rollouts.team import Start, Table
+from marft.terminal import say
+from marft.terminal.status import Status
+from marft.training.build import adapter_of, adapter_spec, base_names, model_of, open_host, seat_agent
+from marft.training.limits import describe_limits
+from marft.types import Completion, Episode, MarftError, Request, Turn
+
+FIRST: dict[str, Split] = {"first task for training": "train", "first held-out task": "test"}
+WHOLE = 16  # turns printed in full; long games follow with a line each
+MARGIN = "  "
+
+
+class StandIn:
+    """Speaks for an agent: first what it has to say for the team to come to an end, then always the same."""
+
+    def __init__(self, name: str, encode: Encode, decisions: Iterator[str]) -> None:
+        self.encode, self.decisions, self.usual = encode, decisions, f"(what {name} says)"
+
+    async def generate(self, request: Request) -> Completion:
+        text = next(self.decisions, self.usual)
+        return Completion(text=text, token_ids=(), logprobs=(), finish="stop", version=0)
+
+
+def dry_run(config: Config, status: Status | None = None) -> None:
+    """Prints what training would begin with."""
+    status = status or Status()
+    if not config.team.trained:
+        raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
+    check_adapters(config)
+    pick_dtype(config.dtype, pick_device(config.device))
+    workflow = find_workflow(config.team.workflow, config.team.settings)
+    lockstep = Lockstep()
+    status.begin(f"preparing the environment {config.env.name} and its tasks")
+    with open_host(config.env, lockstep) as host:
+        train = host.tasks("train")
+        readers: dict[str, Reader] = {}
+        for name in base_names(config):
+            status.begin(f"reading the tokenizer of {name}")
+            readers[name] = read_model(name)
+        team = {name: stand_in(config, name, readers, lockstep) for name in config.team.agents}
+        table = Table(team=team, host=host, workflow=workflow)
+        [episode] = run_async(table.episodes([Start(task=train[0], sample=0)], f"{config.seed}/dry"))
+        others = [
+            f"benchmark  {name}: {len(tasks_there(name, env)):,} tasks" for name, env in benchmarks_of(config).items()
+        ]
+        status.rest()
+        for line in (*essentials(config, readers, host, episode, team), *others, ""):
+            say(line)
+        for what, split in FIRST.items() if config.eval.tasks else [*FIRST.items()][:1]:
+            task = host.tasks(split)[0]
+            say(f"{what} ({task.id}):\n{indent(task.prompt, MARGIN)}\n")
+    for turn in episode.turns:
+        tell(turn, config, readers)
+    if episode.error:
+        raise MarftError(f"the episode failed: {episode.error}", episode.trace)
+    say(f"the environment: {verdict(episode)}\ndry run: nothing was trained or written")
+
+
+# --- resolving -------------------------------------------------------------------------------------------------------
+def check_adapters(config: Config) -> None:
+    """Adapters that agents bring along are there."""
+    if config.init_from and not is_folder(Path(config.init_from)):
+        raise MarftError(f"init_from: {config.init_from} is neither a run nor a folder of adapters")
+    for name, agent in config.team.agents.items():
+        if agent.init_from and (adapter := adapter_of(config, name)):
+            adapter_spec(config, adapter, agent, None)
+
+
+def stand_in(config: Config, name: str, readers: Mapping[str, Reader], lockstep: Lockstep) -> Agent:
+    """The agent as it would be seated, with another voice; a script speaks for itself."""
+    told = decisions(config, name)
+    engines = {model: StandIn(name, reader.encode, told) for model, reader in readers.items()}
+    agent = seat_agent(config, name, engines, lockstep)
+    if config.team.agents[name].kind != "remote":
+        return agent
+    return replace(agent, voice=StandIn(name, agent.voice.encode, told))
+
+
+def decisions(config: Config, name: str) -> Iterator[str]:
+    """An orchestrator calls everybody once, and is done; others have nothing to decide."""
+    boss, *workers = config.team.agents
+    if config.team.workflow != "orchestrated" or name != boss:
+        return iter(())
+    return iter([*(f"Next: {worker}" for worker in workers), "Done"])
+
+
+# --- telling ---------------------------------------------------------------------------------------------------------
+def essentials(
+    config: Config, readers: Mapping[str, Reader], host: Host, episode: Episode, team: Mapping[str, Agent]
+) -> Iterator[str]:
+    for name, reader in readers.items():
+        yield f"model      {name}: {reader.words:,} tokens in its vocabulary, {reader.longest:,} at most to read and say"
+        if line := describe_limits(config, name, reader.longest):
+            yield f"warning    {line}"
+    settings = "".join(f" {key}={value}" for key, value in config.env.settings.items())
+    held_out = f"{len(host.tasks('test')):,} held out" if config.eval.tasks else "no evaluation"
+    sizes = f"{len(host.tasks('train')):,} tasks for training, {held_out}"
+    yield f"env        {config.env.name}{settings}: {sizes}"
+    yield f"team       {config.team.workflow}: {', '.join(profile(config, name) for name in config.team.agents)}"
+    yield (
+        f"algorithm  {config.algorithm.name}, credit {config.credit.name}, critic {config.critics}, "
+        f"schedule {config.schedule.mode}"
+    )
+    ours = {name for name, agent in config.team.agents.items() if agent.kind in ("trained", "frozen")}
+    most = sum(team[turn.agent].sampling.max_tokens for turn in episode.turns if turn.agent in ours)
+    train = config.train
+    yield (
+        f"iteration  {train.tasks} tasks × {train.samples} samples; episodes like the one below generate at most "
+        f"{train.tasks * train.samples * most:,} tokens; {train.iterations} iterations"
+    )
+
+
+def profile(config: Config, name: str) -> str:
+    agent = config.team.agents[name]
+    told = f"{agent.max_tokens} tokens" if agent.kind == "trained" else agent.kind
+    tools = f", uses {' and '.join(agent.tools)}" if agent.tools else ""
+    return f"{name} ({told}{tools})"
+
+
+def tell(turn: Turn, config: Config, readers: Mapping[str, Reader]) -> None:
+    ours = turn.agent in config.team.agents and config.team.agents[turn.agent].kind in ("trained", "frozen")
+    count = f" reads {len(turn.prompt_ids):,} tokens" if ours else ""
+    if turn.index >= WHOLE:
+        say(f"turn {turn.index}: {turn.agent}{count} and says: {turn.text}")
+        return
+    say(f"turn {turn.index}: {turn.agent}{count}")
+    for message in turn.observation:
+        say(f"  [{message.role}]\n{indent(message.content, MARGIN)}")
+    say(f"  says: {turn.text}\n")
+    if ours and len(turn.prompt_ids) >= (longest := readers[model_of(config, turn.agent)].longest):
+        say(f"  note: the model can take in {longest:,} tokens; this turn would fail\n")
+
+
+def verdict(episode: Episode) -> str:
+    reward = episode.reward
+    right = {None: "", True: ", right", False: ", wrong"}[reward.correct]
+    turns = f", of single turns {dict(reward.turns)}" if reward.turns else ""
+    cut = f", cut off before {episode.cut_before}" if episode.cut_before else ""
+    return f"reward {reward.team:g}{right}{turns}{'' if reward.done else ', not done'}{cut}"

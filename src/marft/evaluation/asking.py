@@ -1,0 +1,76 @@
+"""What `marft eval` is asked: which tasks of which benchmarks, of which weights, and in which chunks they are played."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from marft.config import Config
+from marft.evaluation.benchmarks import first, tasks_there
+from marft.evaluation.folder import Question, Slot
+from marft.evaluation.settings import benchmarks_of
+from marft.training.build import Assembly
+from marft.types import MarftError, Task
+
+CHUNK = 2  # times as many episodes as are generated at once: they are lost together when the process is killed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    name: str
+    env: Mapping[str, Any] | None  # None: the one at which the team sits already
+    tasks: Mapping[str, Task]  # by their ids
+
+
+def read_benchmarks(config: Config, parts: Assembly) -> list[Benchmark]:
+    """Those of the config, else the run's own held-out tasks. All data is read before anything is played."""
+    envs: dict[str, dict[str, Any] | None] = {**benchmarks_of(config)} or {config.env.name: None}
+    found = []
+    for name, env in envs.items():
+        held_out = parts.table.host.tasks("test") if env is None else tasks_there(name, env)
+        chosen = first(held_out, config.eval.tasks)
+        tasks = {task.id: task for task in chosen}
+        if len(tasks) < len(chosen):
+            raise MarftError(f"{name}: two held-out tasks have the same id; give each its own")
+        found.append(Benchmark(name=name, env=env, tasks=tasks))
+    return found
+
+
+def question_of(config: Config, parts: Assembly, benchmarks: Sequence[Benchmark]) -> Question:
+    tasks = {each.name: digest_of_tasks(each.tasks.values()) for each in benchmarks}
+    return Question(config=config, weights=digest_of_weights(parts), tasks=tasks)
+
+
+def digest_of_tasks(tasks: Iterable[Task]) -> str:
+    digest = hashlib.sha256()
+    for task in tasks:
+        digest.update(f"{task.id}\0{task.prompt}\0".encode(errors="replace"))
+    return digest.hexdigest()
+
+
+def digest_of_weights(parts: Assembly) -> str:
+    """Of all adapters and of the bases below them."""
+    digest = hashlib.sha256(parts.fingerprint.encode())
+    for team in parts.teams:
+        for name in team.adapters:
+            for key, weight in sorted(team.parameters(name).items()):
+                digest.update(f"{name}/{key}".encode())
+                digest.update(weight.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def plan(config: Config, benchmarks: Sequence[Benchmark]) -> list[list[Slot]]:
+    """What is played together, in order. Samples of a task stand side by side: their first prompt is computed once."""
+    size = CHUNK * config.engine.slots
+    chunks: list[list[Slot]] = []
+    for benchmark in benchmarks:
+        for silent in (None, *(config.team.agents if config.eval.ablate else ())):
+            slots = [
+                Slot(benchmark=benchmark.name, silent=silent, task=task, sample=sample)
+                for task in benchmark.tasks
+                for sample in range(config.eval.samples)
+            ]
+            chunks += [slots[i : i + size] for i in range(0, len(slots), size)]
+    return chunks

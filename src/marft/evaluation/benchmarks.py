@@ -1,0 +1,63 @@
+"""A seated team at another environment: where a benchmark's environment is opened and closed, and its tasks are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from marft.config import Config, EnvConfig
+from marft.envs import make_env
+from marft.envs.hosting import limits_of
+from marft.envs.listing import tasks_of
+from marft.evaluation.settings import eval_settings, with_settings
+from marft.game.lockstep import Lockstep
+from marft.rollouts.team import Table
+from marft.training.build import Assembly, open_host
+from marft.types import MarftError, Task
+
+
+@contextmanager
+def opened(table: Table, name: str, env: Mapping[str, Any], lockstep: Lockstep) -> Iterator[Table]:
+    """The same team at the environment of a benchmark, as long as it is played there."""
+    with naming(name):
+        host = open_host(EnvConfig.model_validate(env), lockstep)
+    with host:
+        yield replace(table, host=host)
+
+
+@contextmanager
+def seated(config: Config, parts: Assembly, name: str, env: Mapping[str, Any] | None) -> Iterator[Table]:
+    """The team at a benchmark, sampling as evaluation does; without an `env` at the run's own environment."""
+    settings = eval_settings(config)
+    team = {each: with_settings(agent, settings) for each, agent in parts.table.team.items()}
+    table = replace(parts.table, team=team)
+    if env is None:
+        yield table
+        return
+    with opened(table, name, env, parts.lockstep) as there:
+        yield there
+
+
+def tasks_there(name: str, env: Mapping[str, Any]) -> Sequence[Task]:
+    """The held-out tasks of a benchmark where nobody plays yet."""
+    with naming(name):
+        config = EnvConfig.model_validate(env)
+        limits = limits_of(config.name, config.deadline, config.tasks_deadline)
+        made = make_env(config.name, config.settings)
+        return tasks_of(made, "test", deadline=limits.tasks, row_deadline=limits.call)
+
+
+def first(tasks: Sequence[Task], count: int) -> list[Task]:
+    return [tasks[i] for i in range(min(count, len(tasks)))]
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """A mistake says in which benchmark it is."""
+    try:
+        yield
+    except MarftError as error:
+        line = str(error).replace("env.", f"eval.benchmarks.{name}.")
+        raise MarftError(f"benchmark {name}: {line}", error.trace) from error

@@ -1,0 +1,143 @@
+"""What a comparison says: a table of means with intervals and costs, and one sentence that the intervals support."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+from marft.evaluation.comparison.folder import Cell, Question
+from marft.evaluation.intervals import ANY, Estimate, difference, mean_of
+
+Figure = Literal["accuracy", "reward"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One cell over all seeds; costs are means."""
+
+    name: str
+    label: str
+    seeds: tuple[float, ...]  # each one's figure
+    score: Estimate
+    lead: Estimate | None  # of the team over it; None: it is the team
+    tokens_generated: float
+    tokens_trained: float
+    iterations: float
+    tokens_per_task: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    figure: Figure
+    lines: tuple[Line, ...]
+    verdict: str
+    basis: str  # what the intervals are about
+
+
+def make_report(question: Question, cells: Sequence[Cell]) -> Report:
+    by_name = {
+        name: sorted((cell for cell in cells if cell.name == name), key=lambda cell: cell.seed)
+        for name in question.cells
+    }
+    figure: Figure = "accuracy" if all(cell.accuracy is not None for cell in cells) else "reward"
+    lines = tuple(make_line(name, own, by_name["team"], figure) for name, own in by_name.items())
+    return Report(figure=figure, lines=lines, verdict=verdict(lines), basis=basis(by_name["team"], cells))
+
+
+def make_line(name: str, own: Sequence[Cell], team: Sequence[Cell], figure: Figure) -> Line:
+    graded = figure == "accuracy"
+    scores, teams = ([estimate(cell, figure) for cell in found] for found in (own, team))
+    return Line(
+        name=name,
+        label=label(own),
+        seeds=tuple(score.value for score in scores),
+        score=mean_of(scores, within=(0.0, 1.0) if graded else ANY),
+        lead=None if name == "team" else difference(teams, scores, within=(-1.0, 1.0) if graded else ANY),
+        tokens_generated=fmean(cell.tokens_generated for cell in own),
+        tokens_trained=fmean(cell.tokens_trained for cell in own),
+        iterations=fmean(cell.iterations for cell in own),
+        tokens_per_task=fmean(cell.tokens_per_task for cell in own),
+        seconds=fmean(cell.seconds for cell in own),
+    )
+
+
+def estimate(cell: Cell, figure: Figure) -> Estimate:
+    if figure == "accuracy" and cell.accuracy is not None:
+        return Estimate(value=cell.accuracy, interval=cell.accuracy_ci95)
+    return Estimate(value=cell.reward)
+
+
+def label(own: Sequence[Cell]) -> str:
+    """A vote says how many answers it counts, which may differ from seed to seed."""
+    votes = [cell.votes for cell in own if cell.votes is not None]
+    if not votes:
+        return own[0].name
+    few, many = min(votes), max(votes)
+    return f"{own[0].name}×{few}" if few == many else f"{own[0].name}×{few}–{many}"
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+def verdict(lines: Sequence[Line]) -> str:
+    """The team against one agent alone, and against that agent's majority."""
+    team = next(line for line in lines if line.name == "team")
+    rivals = [line for line in lines if line.name in ("single", "vote")]
+    said = (f"vs {line.label} {shown(line.score)}: {judge(line.lead)}" for line in rivals if line.lead is not None)
+    return f"team {shown(team.score)} {'; '.join(said)}"
+
+
+def judge(lead: Estimate) -> str:
+    """What the interval of a lead supports: better, worse, or nothing."""
+    if lead.interval is None:
+        return "no difference can be told from one seed; give --seeds 3"
+    low, high = lead.interval
+    if low > 0:
+        return f"the team is better by {shown(lead)}"
+    if high < 0:
+        return f"the team is worse by {shown(Estimate(value=-lead.value, interval=(-high, -low)))}"
+    return f"no difference can be told ({shown(lead, sign='+')})"
+
+
+def shown(estimate: Estimate, sign: Literal["", "+"] = "") -> str:
+    value = f"{estimate.value:{sign}.3f}"
+    if estimate.interval is None:
+        return value
+    low, high = estimate.interval
+    return f"{value} [{low:.3f}, {high:.3f}]"
+
+
+def basis(team: Sequence[Cell], cells: Sequence[Cell]) -> str:
+    tasks, failed = team[0].tasks, sum(cell.failed for cell in cells)
+    if len(team) == 1:
+        text = f"One seed, {tasks} held-out tasks; intervals are 95 % on these tasks and say nothing of other seeds."
+    else:
+        text = f"Means of {len(team)} seeds on the same {tasks} held-out tasks; intervals are 95 % over seeds."
+    return f"{text} {failed} held-out episodes failed and count as wrong." if failed else text
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+def columns(report: Report) -> dict[str, Callable[[Line], str]]:
+    return {
+        "cell": lambda line: line.label,
+        f"held-out {report.figure}": lambda line: shown(line.score),
+        "team minus it": lambda line: shown(line.lead, sign="+") if line.lead else "",
+        "tokens a task": lambda line: f"{line.tokens_per_task:.1f}",
+        "tokens generated in training": lambda line: number(line.tokens_generated),
+        "tokens trained": lambda line: number(line.tokens_trained),
+        "iterations": lambda line: f"{round(line.iterations, 1):g}",
+        "seconds": lambda line: number(line.seconds),
+    }
+
+
+def number(value: float) -> str:
+    return f"{math.floor(value + 0.5):,}"
+
+
+def markdown(report: Report, title: str) -> str:
+    found = columns(report)
+    rows = [list(found), ["---"] * len(found), *([cell(line) for cell in found.values()] for line in report.lines)]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return f"# {title}\n\n{table}\n\n{report.verdict}\n\n{report.basis}\n\n![{title}](compare.png)\n"

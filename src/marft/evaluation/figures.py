@@ -1,0 +1,152 @@
+"""From played episodes to the figures of a benchmark. The tasks are the sample: intervals are over tasks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+from marft.evaluation.folder import Played
+from marft.evaluation.formulas import majority_at_k, pass_at_k, wilson
+from marft.evaluation.intervals import ANY, Estimate, difference, mean_of
+
+Figure = Literal["accuracy", "reward"]
+REASONS = 5  # why episodes failed: the most frequent ones
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """One benchmark, or the same with an agent silent."""
+
+    tasks: int
+    samples: int
+    accuracy: Estimate | None  # None: the environment does not say what is right
+    pass_at: dict[int, float]
+    majority_at: dict[int, float]
+    reward: Estimate
+    tokens_per_turn: dict[str, float]  # by agent
+    tokens_by_agent: dict[str, float]  # an episode
+    tokens_per_task: float  # an episode, of all agents
+    seconds: float
+    failed: int
+    errors: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """What the team loses when one agent is silent, task by task on the same tasks."""
+
+    agent: str
+    figures: Figures
+    accuracy: Estimate | None
+    reward: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What came out on one benchmark."""
+
+    name: str
+    team: Figures
+    drops: tuple[Drop, ...] = ()
+
+
+Tasks = dict[str, list[Played]]  # the samples of each task
+
+
+def make_figures(rows: Sequence[Played], ks: Sequence[int], judged: bool | None = None) -> Figures:
+    """All samples of all tasks of one benchmark; failed episodes count as wrong and are counted.
+
+    `judged` says whether there are right answers, where these episodes may all have failed.
+    """
+    tasks = by_task(rows)
+    known = is_judged(rows) if judged is None else judged
+    graded = [samples for samples in tasks.values() if is_graded(samples)] if known else []
+    errors = Counter(row.error for row in rows if row.error is not None)
+    turns, tokens = total(rows, "turns"), total(rows, "tokens")
+    return Figures(
+        tasks=len(tasks),
+        samples=len(rows) // len(tasks),
+        accuracy=accuracy_of(graded) if graded else None,
+        pass_at={k: fmean(pass_at_k(len(s), sum(map(is_right, s)), k) for s in graded) for k in ks} if graded else {},
+        majority_at={k: fmean(majority(samples, k) for samples in graded) for k in ks} if graded else {},
+        reward=mean_of(scores(list(tasks.values()), "reward")),
+        tokens_per_turn={agent: tokens[agent] / turns[agent] for agent in turns},
+        tokens_by_agent={agent: tokens[agent] / len(rows) for agent in turns},
+        tokens_per_task=sum(tokens.values()) / len(rows),
+        seconds=sum(row.seconds for row in rows),
+        failed=errors.total(),
+        errors=dict(errors.most_common(REASONS)),
+    )
+
+
+def accuracy_of(tasks: Sequence[Sequence[Played]]) -> Estimate:
+    """The mean over tasks. Of one sample each with Wilson's interval, of more with Student's t on the tasks' means."""
+    found = scores(tasks, "accuracy")
+    if all(len(samples) == 1 for samples in tasks):
+        return Estimate(value=fmean(each.value for each in found), interval=found[0].interval)
+    return mean_of(found, within=(0.0, 1.0))
+
+
+def make_drop(agent: str, team: Sequence[Played], silent: Sequence[Played], ks: Sequence[int]) -> Drop:
+    """The team minus the team with `agent` silent, paired by task."""
+    ours, theirs = by_task(team), by_task(silent)
+    both = [task for task in ours if is_graded(ours[task]) and is_graded(theirs[task])]
+    judged = is_judged(team) and bool(both)
+    return Drop(
+        agent=agent,
+        figures=make_figures(silent, ks, judged),
+        accuracy=gap([ours[t] for t in both], [theirs[t] for t in both], "accuracy") if judged else None,
+        reward=gap(list(ours.values()), [theirs[task] for task in ours], "reward"),
+    )
+
+
+def gap(ours: Sequence[Sequence[Played]], theirs: Sequence[Sequence[Played]], figure: Figure) -> Estimate:
+    return difference(scores(ours, figure), scores(theirs, figure), within=(-1.0, 1.0) if figure == "accuracy" else ANY)
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------------
+def by_task(rows: Sequence[Played]) -> Tasks:
+    tasks: Tasks = {}
+    for row in rows:
+        tasks.setdefault(row.slot.task, []).append(row)
+    return tasks
+
+
+def is_judged(rows: Sequence[Played]) -> bool:
+    """Whether the environment says what is right at all."""
+    return any(row.correct is not None for row in rows)
+
+
+def is_graded(samples: Sequence[Played]) -> bool:
+    """Whether a task has a right answer; where all samples failed, it is taken for one that nobody found."""
+    return is_judged(samples) or all(row.error is not None for row in samples)
+
+
+def is_right(row: Played) -> bool:
+    return bool(row.correct)
+
+
+def scores(tasks: Sequence[Sequence[Played]], figure: Figure) -> list[Estimate]:
+    """Each task's mean over its samples.
+
+    With it comes the interval that stands where tasks show no spread: Wilson's of all of them for an accuracy.
+    """
+    if figure == "reward":
+        return [Estimate(value=fmean(row.reward for row in samples)) for samples in tasks]
+    means = [fmean(map(is_right, samples)) for samples in tasks]
+    interval = wilson(sum(means), len(means))
+    return [Estimate(value=mean, interval=interval) for mean in means]
+
+
+def majority(samples: Sequence[Played], k: int) -> float:
+    return majority_at_k([row.answer for row in samples], [is_right(row) for row in samples], k)
+
+
+def total(rows: Sequence[Played], of: Literal["turns", "tokens"]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for row in rows:
+        found.update(row.turns if of == "turns" else row.tokens)
+    return found

@@ -1,0 +1,74 @@
+"""Evaluation in the course of training: one episode a task, on the run's own held-out tasks and on its benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+from marft.envs.hosting import Host
+from marft.evaluation.benchmarks import first, opened
+from marft.evaluation.failures import Failures, Tolerance
+from marft.evaluation.formulas import wilson
+from marft.evaluation.settings import EvalSettings, with_settings
+from marft.game.lockstep import Lockstep
+from marft.rollouts.event_loop import run_async
+from marft.rollouts.team import Start, Table
+from marft.types import Episode
+
+USUAL = Tolerance()
+# told of a benchmark (None: the run's own tasks), its episodes, and who knows their right answers
+Keep = Callable[[str | None, Sequence[Episode], Host], None]
+
+
+def evaluate(
+    table: Table, settings: EvalSettings, seed: int, lockstep: Lockstep, *, tolerance: Tolerance = USUAL,
+    keep: Keep = lambda name, episodes, host: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Mean reward and accuracy on the first held-out tasks. The same seed asks the same questions with the same luck.
+
+    The figures are those of the run's own tasks; those of each benchmark stand below `benchmarks`. `lockstep` is what the
+    team's engines wait for. Whatever was played is given to `keep`, also where so much of it failed that it ends here.
+    """
+    row = play_once_each(table, settings, seed, None, tolerance, keep)
+    for name, env in settings.benchmarks.items():
+        with opened(table, name, env, lockstep) as other:
+            found = play_once_each(other, settings, seed, name, tolerance, keep)
+            row.setdefault("benchmarks", {})[name] = found
+    return row
+
+
+def play_once_each(
+    table: Table, settings: EvalSettings, seed: int, benchmark: str | None, tolerance: Tolerance, keep: Keep
+) -> dict[str, Any]:
+    team = {name: with_settings(agent, settings) for name, agent in table.team.items()}
+    starts = [Start(task=task, sample=0) for task in first(table.host.tasks("test"), settings.tasks)]
+    episodes = run_async(replace(table, team=team).episodes(starts, f"{seed}/eval"))
+    keep(benchmark, episodes, table.host)
+    of = "" if benchmark is None else f" of benchmark {benchmark}"
+    tolerance.judge(Failures().with_these(episodes), f"held-out episodes{of}")
+    return summarise(episodes)
+
+
+def summarise(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """Figures of one evaluation; failed episodes count as wrong and are counted."""
+    graded = [e for e in episodes if e.reward.correct is not None or e.ended == "failed"]
+    lengths: dict[str, list[int]] = {}
+    for episode in episodes:
+        for turn in episode.turns:
+            lengths.setdefault(turn.agent, []).append(len(turn.completion.token_ids))
+    row: dict[str, Any] = {
+        "tasks": len(episodes),
+        "reward": fmean(episode.reward.team for episode in episodes),
+        "failed": sum(e.ended == "failed" for e in episodes),
+        "tokens": {agent: sum(n) / len(n) for agent, n in lengths.items()},
+        "tokens_per_task": sum(map(sum, lengths.values())) / len(episodes),
+    }
+    if row["failed"]:
+        row["first_error"] = next(e.error for e in episodes if e.ended == "failed")
+    if any(e.reward.correct is not None for e in episodes):
+        right = sum(bool(e.reward.correct) for e in graded)
+        row["accuracy"] = right / len(graded)
+        row["accuracy_ci95"] = list(wilson(right, len(graded)))
+    return row

@@ -1,0 +1,101 @@
+"""One chunk of an evaluation: its episodes are played side by side, and become rows."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+
+from marft.engines.scripted import ScriptedEngine
+from marft.evaluation.folder import Played, Record, Slot
+from marft.game.endings import HostileError
+from marft.game.play import Agent
+from marft.game.world import Guarded
+from marft.rollouts.event_loop import run_async
+from marft.rollouts.team import Start, Table
+from marft.runs.transcripts import transcript_of
+from marft.types import Episode, Task
+
+NOTHING = ScriptedEngine(lambda request: "", ids=False)  # the voice of a silent agent
+LONGEST = 200  # characters of an answer or an error; a program can be pages long
+
+
+def silence(team: Mapping[str, Agent], name: str | None) -> dict[str, Agent]:
+    """The team with one agent whose turns come as always, and are empty."""
+    return {each: replace(agent, voice=NOTHING) if each == name else agent for each, agent in team.items()}
+
+
+def play_chunk(table: Table, slots: Sequence[Slot], tasks: Mapping[str, Task], seed: int) -> list[Record]:
+    """Luck follows from seed, task and sample alone, so that all who are compared on a task have the same."""
+    started = time.perf_counter()
+    starts = [Start(task=tasks[slot.task], sample=slot.sample) for slot in slots]
+    episodes, found = run_async(play_and_ask(table, starts, f"{seed}/eval"))
+    share = (time.perf_counter() - started) / len(slots)
+    return [
+        Record(played=row_of(s, e, a, share), transcript=transcript_of(e, table.host.gold(e.task)))
+        for s, e, a in zip(slots, episodes, found, strict=True)
+    ]
+
+
+async def play_and_ask(table: Table, starts: Sequence[Start], seed: str) -> tuple[list[Episode], list[Hashable | None]]:
+    episodes = await table.episodes(starts, seed)
+    return episodes, await answers(table, episodes)
+
+
+async def answers(table: Table, episodes: Sequence[Episode]) -> list[Hashable | None]:
+    """What each episode's last message that the environment heard answers; None where nothing tells."""
+    world = Guarded(table.host)
+
+    async def answer(episode: Episode) -> Hashable | None:
+        heard = [turn for turn in episode.turns if not turn.aside and turn.to is None]
+        if episode.ended == "failed" or not heard:
+            return None
+        try:
+            return await world.answer(heard[-1].text)
+        except HostileError:  # it is no vote, and what the episode earned stands
+            return None
+
+    return list(await asyncio.gather(*map(answer, episodes)))
+
+
+def row_of(slot: Slot, episode: Episode, answer: Hashable | None, seconds: float) -> Played:
+    tokens: Counter[str] = Counter()
+    for turn in episode.turns:
+        tokens[turn.agent] += len(turn.completion.token_ids)
+    return Played(
+        slot=slot,
+        reward=episode.reward.team,
+        correct=episode.reward.correct,
+        answer=None if answer is None else shortened(text_of(answer)),
+        tokens=dict(tokens),
+        turns=dict(Counter(turn.agent for turn in episode.turns)),
+        error=None if episode.error is None else shortened(episode.error),
+        seconds=seconds,
+    )
+
+
+def text_of(answer: Hashable) -> str:
+    """Equal answers have equal texts: 3 and 3.0, and two sets whatever their order."""
+    match answer:
+        case str():
+            return answer
+        case tuple():
+            return f"({', '.join(map(text_of, answer))})"
+        case frozenset():
+            return f"{{{', '.join(sorted(map(text_of, answer)))}}}"
+        case int():
+            return str(int(answer))
+        case float() if answer.is_integer():
+            return str(int(answer))
+    return repr(answer)
+
+
+def shortened(text: str) -> str:
+    """A long text by its beginning and a hash of the whole."""
+    if len(text) <= LONGEST:
+        return text
+    digest = hashlib.blake2b(text.encode(errors="replace"), digest_size=8).hexdigest()
+    return f"{text[:LONGEST]}… {digest}"

@@ -1,0 +1,112 @@
+"""What an evaluation found, for people: two tables, as Markdown and on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from marft.evaluation.comparison.report import number, shown
+from marft.evaluation.figures import Drop, Figures, Result
+from marft.evaluation.results import macro
+from marft.terminal.console import PlainConsole, make_table
+
+WIDE = 110  # columns of a terminal
+ONE = "95 % intervals over tasks: Wilson's, of a reward Student's t."
+SEVERAL = "Means over samples; 95 % intervals over tasks: Student's t on the tasks' means, or Wilson's where all agree."
+PAIRED = (
+    "The drop is the team's figure minus the one with that agent silent, paired by task; its interval is "
+    "Student's t, or Newcombe's where all tasks agree."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """A table of texts."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def main_grid(results: Sequence[Result], wide: bool = True) -> Grid:
+    """A line a benchmark, and their mean; pass@1 and maj@1 are the accuracy and need no column.
+
+    Where there is little room, the largest k stands for all.
+    """
+    judged = any(each.team.accuracy for each in results)
+    ks = [k for k in max((each.team.pass_at for each in results), key=len) if k > 1]
+    ks = ks if wide else ks[-1:]
+    header = ["benchmark", "tasks × samples", "accuracy" if judged else "reward"]
+    header += [f"{kind}@{k}" for kind in ("pass", "maj") for k in ks]
+    rows = [line(each.name, each.team, ks, judged) for each in results]
+    if len(results) > 1 and all(each.team.accuracy for each in results):
+        mean = macro([each.team for each in results])
+        found = [f"{mean[kind][str(k)]:.3f}" for kind in ("pass@k", "maj@k") for k in ks]
+        rows.append(["mean", "", f"{mean['accuracy']:.3f}", *found, "", ""])
+    return Grid(header=[*header, "tokens a task", "seconds"], rows=rows)
+
+
+def line(name: str, figures: Figures, ks: Sequence[int], judged: bool) -> list[str]:
+    """An environment that does not judge has its reward among the accuracies of others, and says so."""
+    score = figures.accuracy or figures.reward
+    told = shown(score) if figures.accuracy or not judged else f"reward {shown(score)}"
+    found = [f"{at[k]:.3f}" if at else "" for at in (figures.pass_at, figures.majority_at) for k in ks]
+    costs = [f"{figures.tokens_per_task:.1f}", number(figures.seconds)]
+    return [name, f"{figures.tasks} × {figures.samples}", told, *found, *costs]
+
+
+def drop_grid(results: Sequence[Result]) -> Grid:
+    return Grid(
+        header=["benchmark", "silent", "without it", "drop", "tokens a task"],
+        rows=[[each.name, *drop_line(drop)] for each in results for drop in each.drops],
+    )
+
+
+def drop_line(drop: Drop) -> list[str]:
+    score, loss = (drop.figures.accuracy, drop.accuracy) if drop.accuracy else (drop.figures.reward, drop.reward)
+    assert score is not None
+    return [drop.agent, shown(score), shown(loss, sign="+"), f"{drop.figures.tokens_per_task:.1f}"]
+
+
+def remarks(results: Sequence[Result]) -> list[str]:
+    """What the main table has no room for."""
+    said = [SEVERAL if any(each.team.samples > 1 for each in results) else ONE]
+    for each in results:
+        spoken = ", ".join(f"{agent} {tokens:.1f}" for agent, tokens in each.team.tokens_per_turn.items())
+        said.append(f"{each.name}: tokens a turn: {spoken}.")
+        for who, figures in (("", each.team), *((f" with {drop.agent} silent", drop.figures) for drop in each.drops)):
+            if figures.failed:
+                reason = " ".join(next(iter(figures.errors)).split())
+                said.append(
+                    f"{each.name}{who}: {figures.failed} of {figures.tasks * figures.samples} episodes failed and count as "
+                    f"wrong; the most frequent reason: {reason}"
+                )
+    return said
+
+
+def markdown(results: Sequence[Result], title: str) -> str:
+    parts = [f"# {title}", markdown_grid(main_grid(results)), *remarks(results)]
+    if any(each.drops for each in results):
+        parts += ["## With one agent silent", markdown_grid(drop_grid(results)), PAIRED]
+    return "\n\n".join(parts) + "\n"
+
+
+def markdown_grid(grid: Grid) -> str:
+    rows = [grid.header, ["---"] * len(grid.header), *grid.rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
+
+
+def show(console: PlainConsole, results: Sequence[Result]) -> None:
+    draw(console, main_grid(results, wide=console.width >= WIDE))
+    for text in remarks(results):
+        console.say(text)
+    if any(each.drops for each in results):
+        draw(console, drop_grid(results))
+        console.say(PAIRED)
+
+
+def draw(console: PlainConsole, grid: Grid) -> None:
+    whole = [i in (2, 3) or (i > 0 and " " not in name) for i, name in enumerate(grid.header)]  # intervals and numbers
+    table = make_table(grid.header, whole=whole)
+    for row in grid.rows:
+        table.add_row(*row)
+    console.print(table)

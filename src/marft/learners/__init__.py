@@ -1,0 +1,1 @@
+"""What updates weights: microbatches, losses, trust regions."""

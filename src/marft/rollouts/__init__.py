@@ -1,0 +1,1 @@
+"""From tasks to batches: episodes played by the team, and what they are made into."""

@@ -1,0 +1,92 @@
+"""Credit by playing on: what a turn was worth is found by replaying the episode without it, or from the state it met."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from marft.algorithms.credit import difference, tree_scores
+from marft.game.play import seed_of
+from marft.rollouts.team import Start, Table
+from marft.types import Completion, Episode, Turn
+
+BLANK = Completion(text="", token_ids=(), logprobs=(), finish="stop", version=0)
+
+
+async def with_differences(
+    table: Table, episodes: Sequence[Episode], seed: str, *, learns: Collection[str], baseline: Literal["blank", "base"]
+) -> list[Episode]:
+    """Each episode with the credit R − R_{-k} of every learning turn k: its message blanked and the rest played again with
+    the same luck, or spoken by the untrained base and all drawn anew.
+
+    A baseline must not know what the agent said. With the same luck the base would: it says what the agent said wherever
+    both are alike, so that an agent that begins as the base would earn 0 and never learn.
+    """
+    jobs: list[tuple[int, int]] = []
+    starts: list[Start] = []
+    for e, episode in enumerate(episodes):
+        for turn in learning_turns(episode, learns):
+            jobs.append((e, turn.index))
+            starts.append(without(episode, turn, baseline))
+    replays = await table.episodes(starts, seed if baseline == "blank" else f"{seed}/base")
+    lost: list[dict[int, float]] = [{} for _ in episodes]
+    found = list(episodes)
+    for (e, k), other in zip(jobs, replays, strict=True):
+        lost[e][k] = other.reward.team
+        if other.ended == "failed":  # what turn k is worth is not known, and 0 would be a score like any other
+            found[e] = replace(
+                found[e],
+                ended="failed",
+                error=f"played again without turn {k}, it failed: {other.error}",
+                fault=other.fault,
+                trace=other.trace,
+            )
+    return [
+        replace(episode, credits=difference(episode.reward.team, lost[e], len(episode.turns)))
+        for e, episode in enumerate(found)
+    ]
+
+
+def without(episode: Episode, turn: Turn, baseline: Literal["blank", "base"]) -> Start:
+    before = episode.turns[: turn.index]
+    if baseline == "blank":
+        return Start(task=episode.task, sample=episode.sample, replayed=(*before, replace(turn, completion=BLANK)))
+    return Start(task=episode.task, sample=episode.sample, replayed=before, base_at=turn.index)
+
+
+async def with_forks(
+    table: Table, starts: Sequence[Start], seed: str, *, samples: int, learns: Collection[str]
+) -> list[Episode]:
+    """Of every `samples` starts on one task the first is played as a trunk, and the others fork from it, at its learning
+    turns one after another; each turn is credited with the mean reward of the leaves below it."""
+    trunks = await table.episodes(starts[::samples], seed)
+    forks: list[list[Start]] = []
+    for t, trunk in enumerate(trunks):
+        turns = learning_turns(trunk, learns)
+        first = seed_of(seed, trunk.task.id, trunk.sample) % max(len(turns), 1)  # so that none is left out for ever
+        wanted = starts[t * samples + 1 : (t + 1) * samples] if turns else ()
+        forks.append(
+            [
+                replace(start, replayed=trunk.turns[: turns[(first + j) % len(turns)].index], trunk=trunk.sample)
+                for j, start in enumerate(wanted)
+            ]
+        )
+    grown = await table.episodes([start for some in forks for start in some], seed)
+    found: list[Episode] = []
+    for trunk, some in zip(trunks, forks, strict=True):
+        branches, grown = grown[: len(some)], grown[len(some) :]
+        found += credited(trunk, branches) if trunk.ended != "failed" else [trunk]
+    return found
+
+
+def credited(trunk: Episode, branches: Sequence[Episode]) -> list[Episode]:
+    """The trunk and its forks with their credits; a fork that failed is no leaf."""
+    whole = [trunk, *(branch for branch in branches if branch.ended != "failed")]
+    scores = tree_scores(whole[0], whole[1:])
+    failed = [branch for branch in branches if branch.ended == "failed"]
+    return [*(replace(e, credits=own) for e, own in zip(whole, scores, strict=True)), *failed]
+
+
+def learning_turns(episode: Episode, learns: Collection[str]) -> list[Turn]:
+    return [] if episode.ended == "failed" else [turn for turn in episode.turns if turn.agent in learns]

@@ -1,0 +1,282 @@
+"""From a config to the things it names: bases, agents and their voices, learner, environment."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from marft.config import AgentConfig, AlgorithmConfig, Config, EnvConfig, GaeConfig
+from marft.engines.local import LocalEngine
+from marft.engines.scripted import ScriptedEngine, find_script
+from marft.envs.base import Split
+from marft.envs.hosting import Host, open_env
+from marft.envs.tools import make_tool
+from marft.files import is_folder
+from marft.game.lockstep import Lockstep
+from marft.game.play import Agent, Speaks, seed_of
+from marft.game.tools import Tool, Tools
+from marft.game.workflows import find_workflow
+from marft.learners.local import Learner, LearnerSettings
+from marft.learners.member import Member
+from marft.models.loading import load
+from marft.models.lora import AdapterSpec
+from marft.models.peft_format import CONFIG, read_scaling
+from marft.models.recompute import recompute_layers
+from marft.models.team import TeamModel
+from marft.rollouts.team import Table
+from marft.runs.directory import RunDirectory
+from marft.runs.export import checkpoint_folder
+from marft.terminal import warn
+from marft.terminal.status import Status
+from marft.training.limits import describe_limits
+from marft.training.registry import make_algorithm
+from marft.types import Sampling
+
+CRITIC = "critic"
+DEFAULT_FACTOR_CLIP = 5.0
+UNLIMITED = 1 << 30
+MOST_CALLS = 4  # of tools in one turn, unless the config says how many
+
+
+class Engine(Speaks, Protocol):
+    """What a run needs of an engine on a base of ours."""
+
+    version: int  # of the policy, which completions carry
+    tokens: int  # drawn so far
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """One base model with the adapters on it, and its engine."""
+
+    team: TeamModel
+    engine: Engine
+    fingerprint: str  # of its weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """Everything a run works with."""
+
+    bases: Mapping[str, Base]  # by model name
+    learner: Learner
+    table: Table
+    lockstep: Lockstep  # of all that the team's engines wait for
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all bases' weights."""
+        prints = [base.fingerprint for base in self.bases.values()]
+        return prints[0] if len(prints) == 1 else hashlib.sha256(" ".join(prints).encode()).hexdigest()
+
+    @property
+    def teams(self) -> list[TeamModel]:
+        return [base.team for base in self.bases.values()]
+
+    @property
+    def device(self) -> str:
+        return next((str(base.team.device) for base in self.bases.values()), "no device of ours")
+
+    @property
+    def tokens(self) -> int:
+        """Generated so far."""
+        return sum(base.engine.tokens for base in self.bases.values())
+
+    def policy_version(self, version: int) -> None:
+        for base in self.bases.values():
+            base.engine.version = version
+
+
+def assemble(
+    config: Config, saved: Path | None = None, reads: Sequence[Split] = (), status: Status | None = None
+) -> Assembly:
+    """`saved` is a checkpoint of the same run, where there is one: agents that brought adapters along have theirs there.
+    Tasks of the splits in `reads` are read before any model is, which may be large and far away."""
+    if config.engine.name == "vllm":
+        from marft.engines.vllm.opening import require
+
+        require(config.engine)
+    status = status or Status()
+    lockstep = Lockstep()
+    status.begin(f"preparing the environment {config.env.name}")
+    host = open_host(config.env, lockstep)
+    for split in reads:
+        status.begin(f"reading the tasks of {config.env.name} ({split})")
+        host.tasks(split)
+    workflow = find_workflow(config.team.workflow, config.team.settings)
+    bases: dict[str, Base] = {}
+    for name in base_names(config):
+        status.begin(f"loading the model {name}")
+        bases[name] = make_base(config, name, saved, lockstep)
+    engines = {name: base.engine for name, base in bases.items()}
+    agents = {name: seat_agent(config, name, engines, lockstep) for name in config.team.agents}
+    members = [
+        Member(
+            agent=name,
+            adapter=adapter,
+            critic=critic_of(config, name),
+            team=bases[model_of(config, name)].team,
+            encode=bases[model_of(config, name)].engine.encode,
+            temperature=config.team.agents[name].temperature,
+        )
+        for name, adapter in config.team.trained.items()
+    ]
+    learner = Learner(members, make_algorithm(config.algorithm), learner_settings(config, members), status)
+    table = Table(team=agents, host=host, workflow=workflow, status=status)
+    return Assembly(bases=bases, learner=learner, table=table, lockstep=lockstep)
+
+
+def open_host(env: EnvConfig, lockstep: Lockstep) -> Host:
+    return open_env(
+        env.name, env.settings, deadline=env.deadline, tasks_deadline=env.tasks_deadline, workers=env.workers,
+        lockstep=lockstep,
+    )  # fmt: skip
+
+
+# --- bases and adapters ----------------------------------------------------------------------------------------------
+def model_of(config: Config, agent: str) -> str:
+    return config.team.agents[agent].model or config.model
+
+
+def base_names(config: Config) -> list[str]:
+    """Models that somebody speaks with, in the order of their first agent."""
+    ours = (name for name, agent in config.team.agents.items() if agent.kind in ("trained", "frozen"))
+    return list(dict.fromkeys(model_of(config, name) for name in ours))
+
+
+def make_base(config: Config, model: str, saved: Path | None, lockstep: Lockstep) -> Base:
+    loaded = load(model, config.device, config.dtype)
+    adapters: dict[str, AdapterSpec] = {}
+    critics: dict[str, AdapterSpec] = {}
+    for name, agent in config.team.agents.items():
+        adapter = adapter_of(config, name)
+        if adapter is None or model_of(config, name) != model:
+            continue
+        adapters.setdefault(adapter, adapter_spec(config, adapter, agent, saved))
+        if agent.kind == "trained" and (critic := critic_of(config, name)):
+            critics[critic] = AdapterSpec(name=critic, rank=config.lora.rank, alpha=config.lora.alpha)
+    team = TeamModel(
+        loaded,
+        agents=list(adapters.values()),
+        critics=list(critics.values()),
+        targets=config.lora.targets,
+        seed=seed_of(config.seed, "adapters"),
+    )
+    if line := describe_limits(config, model, team.longest):
+        warn(line)
+    if config.train.recompute:
+        recompute_layers(team)
+    return Base(team=team, engine=make_engine(config, team, lockstep), fingerprint=loaded.fingerprint)
+
+
+def make_engine(config: Config, team: TeamModel, lockstep: Lockstep) -> Engine:
+    match config.engine.name:
+        case "local":
+            memory = config.engine.share / len(base_names(config))
+            return LocalEngine(team, config.engine.slots, lockstep.settled, memory=memory)
+        case "vllm":
+            from marft.engines.vllm.opening import open_engine
+
+            return open_engine(team, config.engine, lockstep.settled)
+
+
+def adapter_of(config: Config, name: str) -> str | None:
+    """A trained agent has an adapter; a frozen one only where there is one to start from, else it is the base alone."""
+    agent = config.team.agents[name]
+    given = agent.init_from or config.init_from
+    return agent.adapter or name if agent.kind == "trained" or (agent.kind == "frozen" and given) else None
+
+
+def adapter_spec(config: Config, adapter: str, agent: AgentConfig, saved: Path | None) -> AdapterSpec:
+    if agent.rank is None and (source := agent.init_from or (config.init_from if agent.kind == "frozen" else None)):
+        # its rank is the one it was saved with
+        folder = saved / "agents" / adapter if saved else Path(source) if agent.init_from else found_in(source, adapter)
+        alpha, rank = read_scaling(folder / CONFIG)
+        return AdapterSpec(name=adapter, rank=rank, alpha=alpha)
+    return AdapterSpec(name=adapter, rank=agent.rank or config.lora.rank, alpha=config.lora.alpha)
+
+
+def found_in(source: str, adapter: str) -> Path:
+    """Where an adapter lies in a run, or in a folder of adapters."""
+    run, folder = RunDirectory(Path(source)), Path(source)
+    if run.exists():
+        folder = checkpoint_folder(run, None)
+    return folder / "agents" / adapter if is_folder(folder / "agents") else folder / adapter
+
+
+def critic_of(config: Config, agent: str) -> str | None:
+    """The critic that judges an agent's turns: it must read the agent's tokens, so every base has its own."""
+    match config.critics:
+        case "none":
+            return None
+        case "per_agent":
+            return f"{CRITIC}-{agent}"
+        case "shared":
+            trained = dict.fromkeys(model_of(config, name) for name in config.team.trained)
+            number = list(trained).index(model_of(config, agent))
+            return CRITIC if number == 0 else f"{CRITIC}-{number}"
+
+
+# --- agents ----------------------------------------------------------------------------------------------------------
+def seat_agent(config: Config, name: str, engines: Mapping[str, Speaks], lockstep: Lockstep) -> Agent:
+    agent = config.team.agents[name]
+    tools = offer_tools(agent, lockstep)
+    sampling = (
+        Sampling(max_tokens=UNLIMITED) if agent.kind == "scripted" else agent.sampling
+    )  # a script says what it says
+    return Agent(
+        name=name,
+        prompt=None if config.team.anonymous else agent.prompt,
+        sees=agent.sees,
+        adapter=adapter_of(config, name),
+        sampling=replace(sampling, stop=(*agent.stop, *tools.stops)),
+        voice=voice_of(agent, engines, model_of(config, name)),
+        tools=tools,
+    )
+
+
+def offer_tools(agent: AgentConfig, lockstep: Lockstep) -> Tools:
+    """The agent's tools, each used in a thread, so that several agents' calls run at once."""
+
+    def offer(name: str) -> Tool:
+        tool = make_tool(name)
+        return Tool(help=tool.help, use=lambda text: lockstep.reply(asyncio.to_thread(tool.use, text)))
+
+    return Tools(by_name={name: offer(name) for name in agent.tools}, most=agent.calls or MOST_CALLS)
+
+
+def voice_of(agent: AgentConfig, engines: Mapping[str, Speaks], model: str) -> Speaks:
+    if agent.script is not None:
+        return ScriptedEngine(find_script(agent.script), ids=False)
+    if remote := agent.remote:
+        from marft.engines.openai import OpenAIEngine  # its HTTP library is loaded by those who need it
+
+        return OpenAIEngine(
+            remote.url, remote.model, key_env=remote.key_env, timeout=remote.timeout, retries=remote.retries
+        )
+    return engines[model]
+
+
+# --- the learner -----------------------------------------------------------------------------------------------------
+def learner_settings(config: Config, members: list[Member]) -> LearnerSettings:
+    algorithm, optimizer = config.algorithm, config.optimizer
+    lr = {m.adapter: config.team.agents[m.agent].lr or optimizer.lr for m in members}
+    lr |= {m.critic: config.critic.lr or optimizer.lr for m in members if m.critic is not None}
+    return LearnerSettings(
+        lr=lr, weight_decay=optimizer.weight_decay, eps=optimizer.eps, grad_clip=optimizer.grad_clip,
+        epochs=config.train.epochs, minibatches=config.train.minibatches, tokens=config.train.tokens,
+        entropy=algorithm.entropy, kl_estimator=algorithm.kl.estimator, trust_region=algorithm.trust_region,
+        kl_stop=algorithm.kl_stop, factor_clip=config.schedule.clip or DEFAULT_FACTOR_CLIP,
+        value_clip=algorithm.value_clip if isinstance(algorithm, GaeConfig) else None, huber_delta=huber_delta(algorithm),
+    )  # fmt: skip
+
+
+def huber_delta(algorithm: AlgorithmConfig) -> float | None:
+    """Of the critic's loss; None: it is the mean squared error."""
+    if not isinstance(algorithm, GaeConfig) or algorithm.value_loss == "mse":
+        return None
+    return algorithm.huber_delta or 1.0

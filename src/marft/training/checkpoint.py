@@ -1,0 +1,110 @@
+"""What a checkpoint holds: adapters and critics in PEFT's format, each one's Adam state, and where the run stood.
+
+All randomness of a run is a function of (seed, iteration, task, sample, turn), so the position below is also the state of
+every random generator.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from marft.files import Count, Finite, is_folder, read_whole_json
+from marft.learners.local import Learner
+from marft.learners.trust_region import MOMENTS
+from marft.models.peft_format import load_adapter, open_tensors, read_fitting, save_adapter
+from marft.models.team import TeamModel
+from marft.types import MarftError
+
+STATE = "state.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """After `iteration` iterations: the policy's version, how many tasks were drawn, tokens so far, and what adapts."""
+
+    iteration: Count = 0
+    version: Count = 0
+    tasks_drawn: Count = 0
+    tokens_generated: Count = 0
+    tokens_trained: Count = 0
+    kl_weights: Mapping[str, Finite] = field(default_factory=dict)  # of agents, where the KL's weight adapts
+    baselines: Mapping[str, Finite] = field(default_factory=dict)  # of agents, for `rae`
+    rates: Mapping[str, Finite] = field(default_factory=dict)  # what the trust region left of adapters' learning rates
+    returns: Count = 0  # to an earlier checkpoint, after a collapse: each lowers all rates
+
+
+def write_checkpoint(folder: Path, teams: Sequence[TeamModel], learner: Learner, position: Position) -> None:
+    for team in teams:
+        for name in team.adapters:  # frozen ones too: a checkpoint is the whole team
+            save_adapter(team, name, adapter_folder(folder, team, name))
+    (folder / "optimizers").mkdir(exist_ok=True)
+    for name, optimizer in learner.optimizers.items():
+        tensors: dict[str, Tensor] = {}
+        for key, parameter in learner.homes[name].parameters(name).items():
+            for field_, value in optimizer.state.get(parameter, {}).items():
+                tensors[f"{key}.{field_}"] = value.detach().cpu().contiguous()
+        save_file(tensors, folder / "optimizers" / f"{name}.safetensors")
+    (folder / STATE).write_text(json.dumps(asdict(position), indent=2) + "\n")
+
+
+def read_checkpoint(folder: Path, teams: Sequence[TeamModel], learner: Learner) -> Position:
+    """Put adapters, critics and Adam back as they were; they stay trainable."""
+    position = read_whole_json(folder / STATE, Position)
+    load_adapters(folder, teams)
+    for name in learner.optimizers:
+        load_optimizer(folder / "optimizers" / f"{name}.safetensors", name, learner)
+    return position
+
+
+def load_optimizer(path: Path, name: str, learner: Learner) -> None:
+    """Adam's state of one adapter; a parameter that had not stepped by then has none."""
+    optimizer, parameters = learner.optimizers[name], learner.homes[name].parameters(name)
+    with open_tensors(path) as file:
+        stepped = {key: own for key, own in parameters.items() if f"{key}.step" in file.keys()}  # noqa: SIM118
+        shapes = {f"{key}.{part}": own.shape for key, own in stepped.items() for part in MOMENTS}
+        shapes |= {f"{key}.step": torch.Size() for key in stepped}
+        tensors = read_fitting(file, path, shapes, f"Adam's state of {name!r}")
+    optimizer.state.clear()
+    for key, own in stepped.items():
+        moments = {part: tensors[f"{key}.{part}"].to(own.device) for part in MOMENTS}
+        optimizer.state[own] = {"step": tensors[f"{key}.step"], **moments}
+
+
+def load_adapters(folder: Path, teams: Sequence[TeamModel]) -> None:
+    """Adapters and critics alone, from a checkpoint or from folders laid out like one."""
+    for team in teams:
+        for name in team.adapters:
+            where = adapter_folder(folder, team, name)
+            if not is_folder(where):
+                raise MarftError(f"{folder} has no adapter for {name!r}: {where} is missing")
+            load_adapter(team, name, where)
+
+
+def adapter_folder(folder: Path, team: TeamModel, name: str) -> Path:
+    return folder / ("critics" if name in team.value_heads else "agents") / name
+
+
+def initial_adapters(
+    source: str, teams: Sequence[TeamModel], newest: Path | None, *, leave_out: Collection[str] = ()
+) -> None:
+    """`init_from`: the newest checkpoint of a run, or a folder with agents/NAME (or NAME) in PEFT's format."""
+    folder = newest or Path(source)
+    if not is_folder(folder):
+        raise MarftError(f"init_from: {source} is neither a run nor a folder of adapters")
+    plain = newest is None and not is_folder(folder / "agents")
+    for team in teams:
+        for name in team.agents if plain else team.adapters:
+            if name in leave_out:
+                continue
+            where = folder / name if plain else adapter_folder(folder, team, name)
+            if is_folder(where):
+                load_adapter(team, name, where)
+            elif name not in team.value_heads:  # other runs may have had no critic: ours starts afresh
+                raise MarftError(f"init_from: {folder} has no adapter for {name!r}: {where} is missing")

@@ -1,0 +1,193 @@
+"""What is written down of an iteration: the metrics row and the sampled episodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from marft.algorithms.mismatch import over_plays
+from marft.learners.tally import Lesson, Update
+from marft.models.attention import ragged
+from marft.rollouts.batching import Batch
+from marft.types import Episode, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Play:
+    """One play of an iteration, what was learnt from it, and who learnt."""
+
+    episodes: Sequence[Episode]
+    lesson: Lesson
+    update: Update
+    learning: frozenset[str]  # adapters
+    version: int  # of the policy that the update began with
+
+
+def iteration_row(plays: Sequence[Play]) -> dict[str, Any]:
+    """The team's reward and accuracy over all plays; each agent's figures from the play in which it learnt."""
+    episodes = [episode for play in plays for episode in play.episodes]
+    played = [episode for episode in episodes if episode.ended != "failed"]
+    graded = [episode.reward.correct for episode in played if episode.reward.correct is not None]
+    row: dict[str, Any] = reward_figures(played)
+    if graded:
+        row["accuracy"] = sum(graded) / len(graded)
+    row["failed"] = len(episodes) - len(played)
+    if overflows := sum(episode.ended == "overflow" for episode in episodes):
+        row["overflow"] = overflows
+    row["faults"] = dict(sorted(Counter(e.fault for e in episodes if e.fault is not None).items()))
+    counts: Counter[str] = Counter()
+    for episode in played:
+        counts.update(episode.counts)
+    if counts:
+        row["counts"] = dict(sorted(counts.items()))
+    row["agents"], row["critics"] = {}, {}
+    for play in plays:
+        learnt = {member.agent for member in play.lesson.batch.members if member.adapter in play.learning}
+        for agent, found in agent_figures(play).items():
+            if agent in learnt or agent not in row["agents"]:
+                row["agents"][agent] = found
+        row["critics"] |= critic_figures(play)
+        if (factor_E := play.update.factor_E) is not None:
+            row["factor"] = {"mean": float(factor_E.mean()), "std": float(factor_E.std(correction=0))}
+    if compared := [play.lesson.mismatch for play in plays if play.lesson.mismatch is not None]:
+        row["mismatch"] = over_plays(compared)
+    return {key: value for key, value in row.items() if value != {} or key == "agents"}
+
+
+def reward_figures(played: Sequence[Episode]) -> dict[str, float | None]:
+    """The mean reward of the episodes, its standard error over tasks (None: one alone), and the rewards' bounds."""
+    rewards = [episode.reward.team for episode in played]
+    tasks: dict[str, list[float]] = {}
+    for episode, reward in zip(played, rewards, strict=True):
+        tasks.setdefault(episode.task.id, []).append(reward)
+    means = torch.tensor([sum(own) / len(own) for own in tasks.values()], dtype=torch.float64)
+    return {
+        "reward": sum(rewards) / len(rewards),
+        "reward_error": float(means.std(correction=0)) / (len(means) - 1) ** 0.5 if len(means) > 1 else None,
+        "reward_min": min(rewards),
+        "reward_max": max(rewards),
+        "episodes": len(rewards),
+    }
+
+
+def agent_figures(play: Play) -> dict[str, dict[str, Any]]:
+    batch, found = play.lesson.batch, {}
+    turn_N, _ = ragged(batch.length_K)
+    score_K, lone_K = batch.score_K, play.lesson.estimate.lone_K
+    for i, member in enumerate(batch.members):
+        own = batch.agent_K == i
+        if not own.any():
+            continue
+        turns = [turn for turn, mine in zip(batch.turns, own.tolist(), strict=True) if mine]
+        found[member.agent] = {
+            "reward": float(score_K[own].mean()),
+            "score_min": float(score_K[own].min()),
+            "score_max": float(score_K[own].max()),
+            "advantage_std": float(play.lesson.estimate.advantages_N[own[turn_N]].std(correction=0)),
+            "length": float(batch.length_K[own].float().mean()),
+            "truncated": sum(turn.completion.finish == "length" for turn in turns) / len(turns),
+            **(
+                {"no_spread": share}
+                if (share := share_without_spread(score_K[own], batch.group_K[own])) is not None
+                else {}
+            ),
+            **({"lone": float(lone_K[own].float().mean())} if lone_K is not None else {}),
+            "staleness": sum(play.version - turn.completion.version for turn in turns) / len(turns),
+            **play.update.statistics.get(member.agent, {}),
+        }
+    return found
+
+
+def share_without_spread(score_K: Tensor, group_K: Tensor) -> float | None:
+    """Of the groups in which something can be compared, those in which nothing differs; None: no group has two turns."""
+    _, group, count = group_K.unique(return_inverse=True, return_counts=True)
+    low, high = (
+        torch.zeros(len(count)).scatter_reduce(0, group, score_K, kind, include_self=False) for kind in ("amin", "amax")
+    )
+    compared = count > 1
+    return float((low == high)[compared].float().mean()) if compared.any() else None
+
+
+def critic_figures(play: Play) -> dict[str, dict[str, float | None]]:
+    """Each critic's loss, and the share of the returns' variance that its values explained before the update."""
+    lesson, batch = play.lesson, play.lesson.batch
+    critics = {member.critic for member in batch.members if member.critic is not None}
+    known = sorted(critics & play.update.statistics.keys())
+    found: dict[str, dict[str, float | None]] = {critic: {**play.update.statistics[critic]} for critic in known}
+    if lesson.values is not None and lesson.estimate.returns is not None:
+        judged_K = [batch.members[i].critic for i in batch.agent_K.tolist()]
+        judged = judged_K if len(lesson.values) == len(judged_K) else [judged_K[k] for k in ragged(batch.length_K)[0]]
+        for critic, row in found.items():
+            own = torch.tensor([name == critic for name in judged])
+            row["explained_variance"] = explained_variance(lesson.values[own], lesson.estimate.returns[own])
+    return found
+
+
+def explained_variance(values: Tensor, returns: Tensor) -> float | None:
+    """1 − Var(returns − values) / Var(returns); None where the returns differ by no more than the values' rounding."""
+    values, returns = values.double(), returns.double()
+    if float(returns.std(correction=0)) <= 1e-8 + 1e-5 * float(torch.maximum(values.abs(), returns.abs()).max()):
+        return None
+    return float(1 - (returns - values).var(correction=0) / returns.var(correction=0))
+
+
+Gold = Callable[[Task], str | None]  # the right answer of a task, where there is one to show
+
+
+def failed_rows(
+    episodes: Sequence[Episode], iteration: int, count: int, gold: Gold = lambda task: None
+) -> Iterator[dict[str, Any]]:
+    """The first `count` failed episodes: what was said until then, and why they failed."""
+    for episode in [episode for episode in episodes if episode.ended == "failed"][:count]:
+        yield {
+            "iteration": iteration,
+            "task": episode.task.id,
+            "prompt": episode.task.prompt,
+            "gold": gold(episode.task),
+            "sample": episode.sample,
+            "ended": episode.ended,
+            "error": episode.error,
+            "fault": episode.fault,
+            "trace": episode.trace,
+            "turns": [{"agent": turn.agent, "text": turn.text} for turn in episode.turns],
+        }
+
+
+def episode_rows(
+    batch: Batch, advantages_N: Tensor, iteration: int, count: int, gold: Gold = lambda task: None
+) -> Iterator[dict[str, Any]]:
+    """The first `count` episodes whole: what every agent saw and said, and what came of it."""
+    learnt = {(e, turn.index): k for k, (e, turn) in enumerate(zip(batch.episode_K.tolist(), batch.turns, strict=True))}
+    starts = batch.starts_K.tolist()
+    for e, episode in enumerate(batch.episodes[:count]):
+        turns = []
+        for turn in episode.turns:
+            row: dict[str, Any] = {
+                "agent": turn.agent,
+                "saw": [{"role": m.role, "content": m.content} for m in turn.observation],
+                "text": turn.text,
+                "token_ids": list(turn.completion.token_ids),
+                "logprobs": list(turn.completion.logprobs),
+                "finish": turn.completion.finish,
+                "version": turn.completion.version,
+            }
+            if (k := learnt.get((e, turn.index))) is not None:
+                tokens = slice(starts[k], starts[k] + len(turn.completion.token_ids))
+                row |= {"reward": float(batch.reward_K[k]), "advantages": advantages_N[tokens].tolist()}
+            turns.append(row)
+        yield {
+            "iteration": iteration,
+            "task": episode.task.id,
+            "prompt": episode.task.prompt,
+            "gold": gold(episode.task),
+            "sample": episode.sample,
+            "reward": episode.reward.team,
+            "correct": episode.reward.correct,
+            "ended": episode.ended,
+            "turns": turns,
+        }

@@ -1,0 +1,76 @@
+"""Passes over what a minibatch reads: first tokens that sequences share are computed once, and nothing else changes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lessons import (
+    ACTION,
+    GRPO,
+    SCRIPTS,
+    TOKEN,
+    assert_same,
+    episode,
+    gradients,
+    lesson_of,
+    make_batch,
+    make_learner,
+    make_team,
+    seat,
+    update,
+)
+
+from marft.algorithms.experience import Algorithm
+from marft.learners.local import Learner
+from marft.learners.microbatches import cut
+from marft.models import scoring
+from marft.rollouts.batching import Batch
+
+NEVER = 2.0  # nobody shares more than all tokens
+
+
+def group(algorithm: Algorithm, **changes: float) -> tuple[Learner, Batch]:
+    """Each script played twice: samples with the same prompts, and half of them with the same answers."""
+    members = seat(make_team(), critic="critic" if algorithm.values_at else None)
+    played = [episode(members, script, reward, sample=i) for i in range(2) for script, reward in SCRIPTS]
+    return make_learner(members, algorithm, **changes), make_batch(members, played)
+
+
+@pytest.mark.parametrize("algorithm", [TOKEN, ACTION, GRPO], ids=lambda a: type(a).__name__)
+def test_sharing_changes_no_value_and_no_gradient(monkeypatch: pytest.MonkeyPatch, algorithm: Algorithm) -> None:
+    learner, batch = group(algorithm, entropy=0.01)
+    found = []
+    for worth in (scoring.WORTH, NEVER):
+        monkeypatch.setattr(scoring, "WORTH", worth)
+        values = learner.values(batch)
+        lesson = lesson_of(learner, batch, kl=0.1)
+        assert lesson.reference_N is not None
+        found.append((values, lesson.reference_N, gradients(learner, lesson)))
+    (values, reference, shared), (plain_values, plain_reference, plain) = found
+    if values is not None:
+        assert plain_values is not None
+        torch.testing.assert_close(values, plain_values, atol=1e-5, rtol=0)
+    torch.testing.assert_close(reference, plain_reference, atol=1e-5, rtol=1e-5)
+    assert_same(shared, plain)
+
+
+def test_tokens_trained_are_those_of_the_sequences_however_few_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for worth in (scoring.WORTH, NEVER):
+        monkeypatch.setattr(scoring, "WORTH", worth)
+        learner, batch = group(TOKEN)
+        work = learner.work(batch, torch.arange(len(batch.turns)), set(learner.optimizers))
+        computed = sum(one.tokens for one in cut(work, 8192))
+        found.append((update(learner, lesson_of(learner, batch)).tokens, computed))
+    (shared, fewer), (plain, every) = found
+    assert shared == plain == every == sum(len(one.span.ids) for one in work)
+    assert fewer < every / 2
+
+
+def test_a_budget_counts_what_is_computed() -> None:
+    learner, batch = group(TOKEN)
+    work = learner.work(batch, torch.arange(len(batch.turns)), set(learner.optimizers))
+    [whole] = cut(work, sum(len(one.span.ids) for one in work) // 2)
+    assert len(whole.work) == len(work)
+    for one in cut(work, 128):
+        assert one.tokens <= 128
