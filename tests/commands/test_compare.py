@@ -14,7 +14,7 @@ from toys import ECHO, files
 
 from marft.cli import main
 from marft.config import Config, load_config, parse, to_yaml
-from marft.evaluation.comparison import comparing
+from marft.commands import compare as comparing
 from marft.evaluation.comparison.cells import (
     ask,
     config_of,

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from marft.config import load_config
-from marft.evaluation import wilson
 from marft.evaluation.comparison.folder import Cell, Comparison, Question
 from marft.evaluation.comparison.plot import draw
 from marft.evaluation.comparison.report import basis, columns, judge, make_report, markdown
+from marft.evaluation.formulas import wilson
 from marft.evaluation.intervals import T975, Estimate, difference, mean_of, newcombe, t_interval
 from marft.types import MarftError
 

@@ -13,7 +13,9 @@ from quick import config_of, resume, start
 from marft.config import parse, parse_yaml, to_yaml
 from marft.engines.scripted import ScriptedEngine
 from marft.envs.hosting import InProcess
-from marft.evaluation import EvalSettings, eval_settings, evaluate, summarise, wilson, with_settings
+from marft.evaluation.formulas import wilson
+from marft.evaluation.held_out import evaluate, summarise
+from marft.evaluation.settings import EvalSettings, eval_settings, with_settings
 from marft.game.lockstep import Lockstep
 from marft.game.play import Agent
 from marft.game.workflows import find_workflow

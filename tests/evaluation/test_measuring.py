@@ -20,9 +20,9 @@ from marft.cli import main
 from marft.config import Config
 from marft.engines.scripted import ScriptedEngine
 from marft.envs.hosting import InProcess
-from marft.evaluation import evaluate
 from marft.evaluation.asking import plan, read_benchmarks
 from marft.evaluation.folder import Evaluation, Record
+from marft.evaluation.held_out import evaluate
 from marft.evaluation.measuring import measure
 from marft.evaluation.playing import answers, shortened, silence, text_of
 from marft.evaluation.settings import eval_settings
@@ -155,7 +155,7 @@ def test_a_benchmark_in_other_processes(tmp_path: Path) -> None:
     benchmark = {"name": "math", "data": str(sums), "test": str(sums), "workers": 2}
     changes: dict[str, Any] = {
         "eval": {"tasks": 99, "samples": 3, "benchmarks": {"sums": benchmark}},
-        "team": {"agents": {"bob": {"prompt": "", "script": "test_evaluation_measuring:four", "max_tokens": 64}}},
+        "team": {"agents": {"bob": {"prompt": "", "script": "test_measuring:four", "max_tokens": 64}}},
     }
     path = measured(tmp_path / "e", **changes)
     found = rows(path)

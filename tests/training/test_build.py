@@ -16,7 +16,8 @@ from marft.config import load_config
 from marft.engines.local import LocalEngine
 from marft.engines.openai import OpenAIEngine
 from marft.engines.scripted import ScriptedEngine
-from marft.evaluation import EvalSettings, evaluate
+from marft.evaluation.held_out import evaluate
+from marft.evaluation.settings import EvalSettings
 from marft.game.lockstep import Lockstep
 from marft.models.peft_format import save_adapter
 from marft.models.team import TeamModel
@@ -25,7 +26,7 @@ from marft.training.build import Assembly, learner_settings
 from marft.types import MarftError, Message, Task
 
 REMOTE = {"prompt": "Be remote.", "remote": {"url": "http://127.0.0.1:9/v1", "model": "far"}}
-SCRIPTED = {"script": "test_compose:shout"}
+SCRIPTED = {"script": "test_build:shout"}
 
 
 def shout(messages: Sequence[Message]) -> str:
@@ -130,8 +131,8 @@ def test_a_remote_agent_is_seated_without_a_call() -> None:
 
 
 def test_a_script_that_is_not_there_is_one_line() -> None:
-    with pytest.raises(MarftError, match=r"script: cannot import 'test_compose:whisper'"):
-        seated(team={"agents": {"cat": {"script": "test_compose:whisper"}}})
+    with pytest.raises(MarftError, match=r"script: cannot import 'test_build:whisper'"):
+        seated(team={"agents": {"cat": {"script": "test_build:whisper"}}})
 
 
 def test_an_anonymous_team_knows_no_prompts_and_no_names() -> None:

@@ -376,9 +376,9 @@ def test_before_anything_is_there_nothing_is_left(
     tmp_path: Path, trap: Trap, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for command in ("train", "eval"):
+    for command, room in (("train", "commands.train"), ("eval", "training.loading")):
         with monkeypatch.context():
-            trap("marft.commands.train:assemble", 1, send)
+            trap(f"marft.{room}:assemble", 1, send)
             assert main([command, *ECHO]) == 1
         assert capsys.readouterr().err == "marft: interrupted\n"
         assert list(tmp_path.iterdir()) == []
