@@ -65,9 +65,11 @@ ROOMS: Mapping[str, Room] = {
     ),  # what people read; every room that tells them may import it
     "config": Room(
         marft=frozenset({"types", "references", "files", "quoting"}),
-        libraries=frozenset({"yaml", "omegaconf", "pydantic"}),
+        libraries=frozenset({"yaml", "omegaconf", "pydantic", "pydantic_core"}),
     ),
-    "game": Room(marft=frozenset({"types", "references", "quoting", "escalation", "config"})),
+    "game": Room(
+        marft=frozenset({"types", "references", "quoting", "escalation", "config"}), libraries=frozenset({"pydantic"})
+    ),
     "envs": Room(
         marft=frozenset({"types", "references", "quoting", "escalation", "terminal", "config", "game"}), lazily=True
     ),
@@ -95,11 +97,18 @@ ROOMS: Mapping[str, Room] = {
     ),
     "engines.openai": Room(marft=frozenset({"types"}), libraries=frozenset({"httpx2"})),
     "engines.scripted": Room(marft=frozenset({"types", "references", "quoting"})),
-    "algorithms": Room(libraries=frozenset({"torch"})),
-    "algorithms.credit": Room(marft=frozenset({"types"}), libraries=frozenset({"torch"})),
+    "algorithms": Room(
+        marft=frozenset({"types", "config"}),  # an algorithm is its own settings
+        libraries=frozenset({"torch", "pydantic", "safetensors"}),
+        lazily=True,
+    ),
+    **{  # pure maths
+        f"algorithms.{name}": Room(marft=frozenset({"algorithms"}), libraries=frozenset({"torch"}))
+        for name in ("losses", "advantages", "sequential", "trust_region", "grouped", "mismatch", "kl_penalty")
+    },
     "rollouts": Room(
         marft=frozenset({"types", "escalation", "terminal", "config", "game", "envs", "engines", "algorithms"}),
-        libraries=frozenset({"torch"}),
+        libraries=frozenset({"torch", "pydantic"}),
     ),
     "learners": Room(
         marft=frozenset({"types", "terminal", "models", "algorithms"}),
@@ -110,6 +119,7 @@ ROOMS: Mapping[str, Room] = {
         marft=frozenset(
             {
                 "types",
+                "references",
                 "terminal",
                 "files",
                 "config",

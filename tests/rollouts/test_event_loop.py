@@ -22,6 +22,7 @@ import yaml
 from quick import models_in_memory, settings_of
 
 import marft
+from marft.rollouts import event_loop
 from marft.rollouts.event_loop import run_async
 from marft.types import Stopped
 
@@ -254,3 +255,48 @@ def test_an_interrupt_that_the_work_swallows_is_raised_all_the_same(default_inte
     interrupt_when(begun)
     with pytest.raises(Stopped):
         run_async(deaf())
+
+
+async def loop_here() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()
+
+
+def test_one_loop_for_many_calls() -> None:
+    """Also where a loop is running already: there it moves from thread to thread. Apart from that, each call has its own."""
+    for outside in (lambda call: call(), lambda call: asyncio.run(within(call))):
+
+        def calls() -> list[asyncio.AbstractEventLoop]:
+            with event_loop.one_loop():
+                found = [run_async(loop_here()) for _ in range(3)]
+                with event_loop.one_loop():
+                    found.append(run_async(loop_here()))
+            return found
+
+        first, *others = outside(calls)
+        assert all(each is first for each in others)
+        assert first.is_closed()
+    assert run_async(loop_here()) is not run_async(loop_here())
+
+
+def test_a_loop_in_which_something_does_not_end_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_loop, "GRACE_S", 0.1)
+    heard: list[int] = []
+
+    async def never_ends() -> None:
+        while True:
+            try:
+                await asyncio.sleep(0.01)
+                heard.append(1)
+            except asyncio.CancelledError:
+                pass
+
+    async def leaves_it() -> asyncio.AbstractEventLoop:
+        asyncio.get_running_loop().create_task(never_ends())
+        return asyncio.get_running_loop()
+
+    with event_loop.one_loop():
+        first = run_async(leaves_it())
+        ticks = len(heard)
+        assert run_async(loop_here()) is not first
+        assert len(heard) == ticks
+    assert first.is_closed()

@@ -21,6 +21,7 @@ from marft.evaluation.failures import Tolerance
 from marft.evaluation.held_out import evaluate
 from marft.evaluation.settings import eval_settings
 from marft.files import Damaged
+from marft.rollouts.event_loop import one_loop
 from marft.runs.difference import first_difference
 from marft.runs.directory import SUMMARY, RunDirectory
 from marft.runs.export import checkpoint_folder
@@ -39,7 +40,7 @@ WIDE = 110  # columns of a terminal
 def compare(question: Question, path: Path, display: Display | None = None) -> Report:
     """Every cell that is still missing, then the table, the plot and the verdict."""
     require_trackers(question.config)
-    with Lock(path), shown(display) as showing:
+    with Lock(path), one_loop(), shown(display) as showing:
         try:
             return answer(question, path, showing)
         except KeyboardInterrupt:  # of a cell, which has named itself

@@ -20,6 +20,7 @@ from marft.evaluation.held_out import HeldOut
 from marft.evaluation.leaks import describe_leaks, find_leaks
 from marft.evaluation.rehearsal import rehearse_all
 from marft.files import is_there
+from marft.rollouts.event_loop import one_loop
 from marft.rollouts.source import remedy
 from marft.runs.checkpoints import Checkpoints
 from marft.runs.directory import RunDirectory
@@ -43,7 +44,7 @@ def start_run(config: Config, path: Path, display: Display | None = None) -> dic
     if not config.team.trained:
         raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
     require_trackers(config)
-    with Lock(path), shown(display) as showing:
+    with Lock(path), one_loop(), shown(display) as showing:
         run = RunDirectory(path)
         if run.exists():  # before the model is loaded, or even fetched
             raise MarftError(run.taken(config))
@@ -63,7 +64,7 @@ def resume_run(
 ) -> dict[str, Any]:
     """Go on from the newest whole checkpoint, or from `at`."""
     run = RunDirectory.open(path)
-    with Lock(path), shown(display) as showing:
+    with Lock(path), one_loop(), shown(display) as showing:
         config = config_of(run, overrides)
         require_trackers(config)
         run.check_same(config)

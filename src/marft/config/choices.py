@@ -46,6 +46,8 @@ def class_of(key: str, name: Any) -> type[Section] | None:
     found = references.find(table.get(name, name), f"{key}.name")
     if not (isinstance(found, type) and issubclass(found, references.look_up(BASES[key]))):
         raise MarftError(f"{key}.name: {name!r} is no class derived from {BASES[key]}")
+    if lacking := sorted(getattr(found, "__abstractmethods__", ())):
+        raise MarftError(f"{key}.name: {name!r} lacks {' and '.join(lacking)}; write it as {BASES[key]} says")
     return found
 
 

@@ -26,7 +26,7 @@ from marft.types import MarftError
 SUFFIXES = (".yaml", ".yml")
 LARGEST = 1 << 20  # bytes of a config: PyYAML reads about as many in a few seconds
 SPELLED_OUT = 4 * LARGEST  # of one that a run has written
-WORKFLOW_SETTINGS = frozenset[str]().union(*WORKFLOWS.values())
+WORKFLOW_SETTINGS = frozenset({"options"}).union(*WORKFLOWS.values())
 
 
 def recipes() -> dict[str, str]:

@@ -18,8 +18,10 @@ from pydantic import (
 from marft.config.algorithm import AlgorithmConfig, CreditConfig, CriticConfig, GaeConfig, ScheduleConfig
 from marft.config.choices import choice
 from marft.config.evaluation import EvalConfig
-from marft.config.section import Section, Text
+from marft.config.section import Section, Text, check_function, nearest
 from marft.config.team import TeamConfig, check_url
+
+ENGINES = ("local", "vllm")
 
 
 class EnvConfig(Section):
@@ -74,10 +76,21 @@ class TrainConfig(Section):
     on_collapse: Literal["stop", "back", "warn"] = "stop"  # back: to the last good checkpoint, at a lower rate
 
 
-class EngineConfig(Section):
-    """What generates: our own engine, or vLLM in this process or, at `url`, as a server on this machine."""
+def check_engine(name: str) -> str:
+    if ":" in name:
+        return check_function(name)
+    if name not in ENGINES:
+        raise ValueError(
+            f"{name!r} is none of {', '.join(ENGINES)}{nearest(name, ENGINES)}; or give package.module:Class"
+        )
+    return name
 
-    name: Literal["local", "vllm"] = "local"
+
+class EngineConfig(Section):
+    """What generates: our own engine, vLLM in this process or, at `url`, as a server on this machine, or yours."""
+
+    name: Annotated[str, AfterValidator(check_engine)] = "local"  # local, vllm, or a class of your own
+    options: dict[str, Any] = Field(default_factory=dict)  # keyword arguments of a class of your own
     slots: Annotated[int, Field(ge=1)] = 256  # rows generated at once
     memory: Annotated[float, Field(gt=0, lt=1)] | None = None  # of a GPU's: what is free for keys, or vLLM's part
     url: Annotated[Text, AfterValidator(partial(check_url, key="VLLM_API_KEY"))] | None = None
@@ -91,7 +104,7 @@ class EngineConfig(Section):
 
     @property
     def compares(self) -> bool:
-        return self.mismatch or self.correction is not None or self.name == "vllm"
+        return self.mismatch or self.correction is not None or self.name != "local"
 
 
 class CheckpointConfig(Section):
@@ -207,6 +220,10 @@ class Config(Section):
 
     def _check_engine(self) -> None:
         engine = self.engine
+        if engine.options and engine.name in ENGINES:
+            raise ValueError(
+                f"engine.options: they are for an engine of your own, and {engine.name} has none; drop them"
+            )
         if engine.name == "local" and engine.url is not None:
             raise ValueError("engine.url: only vLLM has one; say engine.name=vllm or drop it")
         if engine.url is not None and engine.memory is not None:

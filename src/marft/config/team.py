@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -25,6 +25,7 @@ WORKFLOWS: Mapping[str, frozenset[str]] = {
     "rounds": frozenset({"rounds"}),
     "turns": frozenset(),
 }
+TOOLS = ("calculator", "python")
 
 
 def check_url(url: str, key: str = "key_env") -> str:
@@ -50,6 +51,14 @@ def check_variable(name: str) -> str:
     return name
 
 
+def check_tool(name: str) -> str:
+    if ":" in name:
+        return check_function(name)
+    if name not in TOOLS:
+        raise ValueError(f"{name!r} is none of {', '.join(TOOLS)}{nearest(name, TOOLS)}; or give package.module:Class")
+    return name
+
+
 class RemoteConfig(Section):
     """An OpenAI-compatible endpoint. The key stays in the environment: the config knows only the variable's name."""
 
@@ -70,7 +79,7 @@ class AgentConfig(Section):
     top_k: Annotated[int, Field(ge=0)] = 0
     max_tokens: Annotated[int, Field(ge=1)] = 64
     stop: tuple[Text, ...] = ()
-    tools: tuple[Literal["calculator", "python"], ...] = ()
+    tools: tuple[Annotated[str, AfterValidator(check_tool)], ...] = ()
     calls: Annotated[int, Field(ge=1)] | None = None  # of its tools, most in one turn; None: 4
     trainable: bool | None = None  # None: where it has weights of ours
     adapter: Name | None = None  # None: its own; agents that name the same one share it
@@ -154,6 +163,7 @@ class TeamConfig(Section):
     rounds: Annotated[int, Field(ge=1)] | None = None  # of debate and rounds
     votes: Annotated[int, Field(ge=1)] | None = None  # of each agent under vote
     steps: Annotated[int, Field(ge=1)] | None = None  # most turns that an orchestrator may give away
+    options: dict[str, Any] = Field(default_factory=dict)  # keyword arguments of a workflow of your own
     anonymous: bool = False  # no role names, no system prompts: the ablation
     agents: dict[Name, AgentConfig] = Field(min_length=1)
 
@@ -170,10 +180,10 @@ class TeamConfig(Section):
         return workflow
 
     @property
-    def settings(self) -> dict[str, int]:
+    def settings(self) -> dict[str, Any]:
         """What the workflow is told, where the config says it."""
         given = {"rounds": self.rounds, "votes": self.votes, "steps": self.steps}
-        return {key: value for key, value in given.items() if value is not None}
+        return {**{key: value for key, value in given.items() if value is not None}, **self.options}
 
     @property
     def trained(self) -> dict[str, str]:
@@ -183,8 +193,10 @@ class TeamConfig(Section):
     @model_validator(mode="after")
     def check(self) -> TeamConfig:
         names = list(self.agents)
-        for key in self.settings:
-            if key not in WORKFLOWS.get(self.workflow, frozenset()):
+        if self.options and self.workflow in WORKFLOWS:
+            raise ValueError(f"options: they are for a workflow of your own, and {self.workflow!r} has none; drop them")
+        for key in ("rounds", "votes", "steps"):
+            if getattr(self, key) is not None and key not in WORKFLOWS.get(self.workflow, frozenset()):
                 having = " and ".join(name for name, known in WORKFLOWS.items() if key in known)
                 raise ValueError(f"{key}: it is for {having}, and {self.workflow!r} would ignore it; drop {key}")
         for name, agent in self.agents.items():

@@ -20,6 +20,7 @@ from marft.evaluation.report import markdown, show
 from marft.evaluation.results import as_json
 from marft.evaluation.watching import Watch
 from marft.files import is_there
+from marft.rollouts.event_loop import one_loop
 from marft.runs.directory import pretty
 from marft.runs.lock import Lock
 from marft.terminal.display import Display, shown
@@ -32,7 +33,7 @@ def evaluate_team(
     source: str | None, overrides: Sequence[str], path: Path, display: Display | None = None
 ) -> list[Result]:
     """A run's team, or an untrained one, in the folder `path`, which nobody else writes meanwhile."""
-    with Lock(path), shown(display) as showing:
+    with Lock(path), one_loop(), shown(display) as showing:
         config, parts = load_team(source, overrides, status=showing)
         with parts.runner.host:
             return measure(config, parts, path, showing)

@@ -10,9 +10,10 @@ import asyncio
 import contextvars
 import signal
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
@@ -29,7 +30,46 @@ STUBBORN = (
 )
 
 
-def run_async(work: Coroutine[Any, Any, T]) -> T:
+class KeptLoop:
+    """A loop that outlives single calls; where a call leaves something behind that does not end, it is replaced."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+
+    def rest(self) -> None:
+        """After a call."""
+        if not end_tasks(self.loop):
+            self.loop.close()
+            self.loop = asyncio.new_event_loop()
+
+    def close(self) -> None:
+        close(self.loop)
+        self.loop.close()
+
+
+KEPT: ContextVar[KeptLoop | None] = ContextVar("KEPT", default=None)  # of the run that is under way
+
+
+@contextmanager
+def one_loop() -> Iterator[None]:
+    """Within it every `run_async` runs in the same loop, so that what engines and environments keep open stays open."""
+    if KEPT.get() is not None:
+        yield
+        return
+    kept = KeptLoop()
+    token = KEPT.set(kept)
+    try:
+        yield
+    finally:
+        KEPT.reset(token)
+        run_async(nothing(), kept)
+
+
+async def nothing() -> None:
+    """Only the loop is to be closed."""
+
+
+def run_async(work: Coroutine[Any, Any, T], ending: KeptLoop | None = None) -> T:
     """What `work` returns, as from `asyncio.run`.
 
     The first interrupt cancels `work`. Should it not have ended `GRACE_S` later, or should there be a second, `Stopped` is
@@ -38,13 +78,15 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
     A running loop (a notebook's, a web server's) cannot wait for synchronous code that waits for it. There `work` gets a
     loop in a thread of its own, and the caller waits. A KeyboardInterrupt meanwhile cancels `work`, is raised once it has
     ended, and a second one is raised at once: as `asyncio.run` does it.
+
+    Within `one_loop` the loop is that one's; `ending` is one that is closed after `work`.
     """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         with Interrupts() as interrupts:
-            return run_loop(work, interrupts)
-    return run_in_thread(work)
+            return run_loop(work, interrupts, ending)
+    return run_in_thread(work, ending)
 
 
 class Interrupts:
@@ -99,9 +141,10 @@ class Interrupts:
         self._insisting = insist(self._done, after=GRACE_S, line=STUBBORN, code=1)
 
 
-def run_loop(work: Coroutine[Any, Any, T], interrupts: Interrupts) -> T:
+def run_loop(work: Coroutine[Any, Any, T], interrupts: Interrupts, ending: KeptLoop | None) -> T:
     """`asyncio.run`, but that nothing of the user's can end it, and nothing of the user's can keep it."""
-    loop = asyncio.new_event_loop()
+    kept = ending or KEPT.get() or KeptLoop()
+    loop = kept.loop
     try:
         asyncio.set_event_loop(loop)
         task = loop.create_task(work)
@@ -113,10 +156,9 @@ def run_loop(work: Coroutine[Any, Any, T], interrupts: Interrupts) -> T:
         raise
     finally:
         try:
-            close(loop)
+            kept.rest() if kept is KEPT.get() else kept.close()
         finally:
             asyncio.set_event_loop(None)
-            loop.close()
     if interrupts.requests:  # it was too late to cancel, or was swallowed
         raise Stopped
     return result
@@ -133,22 +175,28 @@ def finished(loop: asyncio.AbstractEventLoop, task: asyncio.Task[T]) -> T:
 
 
 def close(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancels what is left, and leaves behind what does not end."""
-    try:
+    """Ends all that the loop has begun, threads included."""
+    end_tasks(loop)
+    with suppress(Stopped):  # enough time was given
+        finished(loop, loop.create_task(loop.shutdown_asyncgens()))
+        finished(loop, loop.create_task(loop.shutdown_default_executor()))
+
+
+def end_tasks(loop: asyncio.AbstractEventLoop) -> bool:
+    """Cancels what is left; what does not end is left behind, and then this is False."""
+    with suppress(Stopped):  # enough time was given
         if left := asyncio.all_tasks(loop):
             for task in left:
                 task.cancel()
             finished(loop, loop.create_task(asyncio.wait(left, timeout=GRACE_S)))
-        finished(loop, loop.create_task(loop.shutdown_asyncgens()))
-        finished(loop, loop.create_task(loop.shutdown_default_executor()))
-    except Stopped:  # enough time was given
-        pass
-    for task in asyncio.all_tasks(loop):
+    stubborn = asyncio.all_tasks(loop)
+    for task in stubborn:
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # nobody has to be told
         leave_behind(task)
+    return not stubborn
 
 
-def run_in_thread(work: Coroutine[Any, Any, T]) -> T:
+def run_in_thread(work: Coroutine[Any, Any, T], ending: KeptLoop | None) -> T:
     begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = Future()
     done: Future[T] = Future()
     interrupted = threading.Event()
@@ -166,7 +214,7 @@ def run_in_thread(work: Coroutine[Any, Any, T]) -> T:
         try:
             if device is not None:
                 torch.cuda.set_device(device)  # every thread has a current device of its own, the first at its start
-            done.set_result(run_loop(main(), Interrupts()))
+            done.set_result(run_loop(main(), Interrupts(), ending))
         except BaseException as error:  # whatever it is, it is raised in the thread that waits
             done.set_exception(error)
 

@@ -7,8 +7,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from marft import references
 from marft.algorithms.base import Algorithm
 from marft.algorithms.batch import Member
 from marft.config import AgentConfig, AlgorithmConfig, Config, EnvConfig, GaeConfig
@@ -16,6 +17,7 @@ from marft.engines.local import LocalEngine
 from marft.engines.scripted import ScriptedEngine, find_script
 from marft.envs.base import Split
 from marft.envs.hosting import Host, open_env
+from marft.envs.tools import Tool as CallableTool
 from marft.envs.tools import make_tool
 from marft.files import is_folder
 from marft.game.lockstep import Lockstep
@@ -34,7 +36,7 @@ from marft.runs.export import checkpoint_folder
 from marft.terminal import warn
 from marft.terminal.status import Status
 from marft.training.limits import describe_limits
-from marft.types import Sampling
+from marft.types import MarftError, Sampling
 
 CRITIC = "critic"
 DEFAULT_FACTOR_CLIP = 5.0
@@ -189,6 +191,21 @@ def make_engine(config: Config, team: TeamModel, lockstep: Lockstep) -> Engine:
             from marft.engines.vllm.opening import open_engine
 
             return open_engine(team, config.engine, lockstep.settled)
+        case name:
+            return open_own_engine(name, team, config.engine.options)
+
+
+def open_own_engine(name: str, team: TeamModel, options: Mapping[str, Any]) -> Engine:
+    """The user's class, made with the base and its adapters."""
+    kind = references.find(name, "engine.name")
+    try:
+        made = kind(team, **options)
+    except TypeError as error:
+        raise MarftError(f"engine.name: {name!r} cannot be made: {error}") from error
+    if missing := [each for each in ("encode", "generate", "tokens") if not hasattr(made, each)]:
+        raise MarftError(f"engine.name: {name!r} is no engine, it has no {missing[0]}; see marft.engines.base.Engine")
+    engine: Engine = made
+    return engine
 
 
 def adapter_of(config: Config, name: str) -> str | None:
@@ -249,11 +266,11 @@ def seat_agent(config: Config, name: str, engines: Mapping[str, Speaks], lockste
 def offer_tools(agent: AgentConfig, lockstep: Lockstep) -> Tools:
     """The agent's tools, each used in a thread, so that several agents' calls run at once."""
 
-    def offer(name: str) -> Tool:
-        tool = make_tool(name)
+    def offer(tool: CallableTool) -> Tool:
         return Tool(help=tool.help, use=lambda text: lockstep.reply(asyncio.to_thread(tool.use, text)))
 
-    return Tools(by_name={name: offer(name) for name in agent.tools}, most=agent.calls or MOST_CALLS)
+    made = [make_tool(name) for name in agent.tools]
+    return Tools(by_name={tool.name: offer(tool) for tool in made}, most=agent.calls or MOST_CALLS)
 
 
 def voice_of(agent: AgentConfig, engines: Mapping[str, Speaks], model: str) -> Speaks:

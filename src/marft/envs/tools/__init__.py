@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Protocol
 
+from marft import references
+from marft.quoting import described
 from marft.types import MarftError
 
 SHOWN = 1_000  # characters of a result, at most
-NAMES = ("calculator", "python")
 
 
 class Tool(Protocol):
@@ -30,4 +32,33 @@ def make_tool(name: str) -> Tool:
             from marft.envs.tools.python import Python
 
             return Python()
-    raise MarftError(f"unknown tool {name!r}; use {' or '.join(NAMES)}")
+    return own_tool(name)
+
+
+def own_tool(name: str) -> Tool:
+    """The user's class, `package.module:Class`, made without arguments."""
+    try:
+        tool = references.find(name, "tools")()
+    except TypeError as error:
+        raise MarftError(f"tools: {name!r} cannot be made: {error}; write a class without arguments") from None
+    if not (isinstance(getattr(tool, "name", None), str) and isinstance(getattr(tool, "help", None), str)):
+        raise MarftError(f"tools: {name!r} needs a `name` and a line of `help`, both texts")
+    if not re.fullmatch(r"[a-z][a-z0-9_-]*", tool.name):  # agents write <name>…</name>
+        raise MarftError(f"tools: {name!r} is named {tool.name!r}; a name has small letters, digits, - and _")
+    if not callable(getattr(tool, "use", None)):
+        raise MarftError(f"tools: {name!r} has no method `use(text)`")
+    return GuardedTool(tool)
+
+
+class GuardedTool:
+    """A tool of the user's: what it raises, or says at length, becomes a short result like any other."""
+
+    def __init__(self, tool: Tool) -> None:
+        self.tool, self.name, self.help = tool, tool.name, tool.help
+
+    def use(self, text: str) -> str:
+        try:
+            found = str(self.tool.use(text))
+        except Exception as error:  # the user's code: anything may come
+            found = f"error: {described(error)}"
+        return found[:SHOWN]

@@ -6,9 +6,12 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
 
 from marft import references
+from marft.config.section import nearest
 from marft.game.workflows.dag import dag
 from marft.game.workflows.debate import debate
 from marft.game.workflows.orchestrated import orchestrated
@@ -33,16 +36,35 @@ BUILT_IN: Mapping[str, Callable[..., Awaitable[None]]] = {
 }
 
 
-def find_workflow(name: str, settings: Mapping[str, int] = MappingProxyType({})) -> Workflow:
-    """A built-in one with its settings, or the user's own as `package.module:function`."""
+def find_workflow(name: str, settings: Mapping[str, Any] = MappingProxyType({})) -> Workflow:
+    """A built-in one, or the user's own as `package.module:function`, with its settings as keyword arguments."""
     if name in BUILT_IN:
         return partial(BUILT_IN[name], **settings)
-    if settings:
-        raise MarftError(f"team.workflow: {name!r} takes no settings, not {', '.join(settings)}")
     found = references.find(name, "team.workflow")
     check_workflow(found, f"team.workflow: {name!r}")
     workflow: Workflow = found
-    return workflow
+    return partial(workflow, **checked_options(found, settings)) if settings else workflow
+
+
+def checked_options(workflow: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments that the function has, each of the kind that it is annotated with."""
+    _, *parameters = inspect.signature(workflow).parameters.values()
+    known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    try:
+        hints = get_type_hints(workflow)
+    except Exception:  # annotations that nobody can evaluate are no reason to refuse a workflow
+        hints = {}
+    found = {}
+    for key, value in options.items():
+        if key not in known and not any(p.kind == p.VAR_KEYWORD for p in parameters):
+            listed = f"it has {', '.join(known)}" if known else "it has none"
+            raise MarftError(f"team.options.{key}: the workflow has no such argument{nearest(key, known)}; {listed}")
+        try:
+            found[key] = TypeAdapter(hints.get(key, Any)).validate_python(value)
+        except ValidationError as error:
+            first = error.errors()[0]["msg"]
+            raise MarftError(f"team.options.{key}: {first[0].lower()}{first[1:]}, not {value!r}") from None
+    return found
 
 
 def check_workflow(workflow: object, what: str) -> str:
