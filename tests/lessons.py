@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from marft.algorithms.credit import RewardStream, equal
-from marft.algorithms.experience import Algorithm, Estimate
+from marft.algorithms.base import Algorithm
+from marft.algorithms.batch import Batch, Estimate, Member, TrainingBatch
 from marft.algorithms.grpo import Grpo
 from marft.algorithms.marft_action import MarftAction
 from marft.algorithms.marft_token import MarftToken
-from marft.learners.local import Learner, LearnerSettings
-from marft.learners.member import Member
-from marft.learners.tally import Lesson, Update
+from marft.engines.scripted import ScriptedEngine
+from marft.game.play import Agent
+from marft.learners.base import Steps, Update, UpdatePlan
+from marft.learners.local import LearnerSettings, LocalLearner
 from marft.models.loading import load, render
 from marft.models.lora import AdapterSpec
 from marft.models.scoring import action_span, hidden_states, logprobs
 from marft.models.team import TeamModel
-from marft.rollouts.batching import Batch, build_batch
-from marft.training.schedule import Steps
-from marft.types import Completion, Episode, Message, Reward, Task, Turn
+from marft.rollouts.batching import build_batch
+from marft.rollouts.credit import Credit, Equal
+from marft.types import Completion, Episode, Message, Reward, Sampling, Task, Turn
 
 TOKEN = MarftToken(
     lam=0.95, token_gamma=1.0, token_lam=1.0, whiten=False,
@@ -43,6 +44,26 @@ SCRIPTS: Sequence[tuple[Script, float]] = (
 
 
 # --- who learns -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat(Member):
+    """A member, and what these tests play with."""
+
+    team: TeamModel
+    encode: Callable[[Sequence[Message]], tuple[int, ...]]
+    temperature: float
+
+    @property
+    def plain(self) -> Member:
+        return Member(agent=self.agent, adapter=self.adapter, critic=self.critic)
+
+    @property
+    def playing(self) -> Agent:
+        engine = ScriptedEngine(lambda messages: "", ids=False)
+        engine.encode = self.encode  # type: ignore[method-assign]
+        sampling = Sampling(temperature=self.temperature)
+        return Agent(name=self.agent, prompt="", sees=None, adapter=self.adapter, sampling=sampling, voice=engine)
+
+
 def make_team(
     agents: Sequence[str] = DUO,
     *,
@@ -74,12 +95,12 @@ def seat(
     *,
     critic: str | Mapping[str, str] | None = "critic",
     temperature: float = 1.0,
-) -> list[Member]:
+) -> list[Seat]:
     """Members on one base: `agents` may name each one's adapter, `critic` each one's critic."""
     names = list(team.agents if agents is None else agents)
     adapters = agents if isinstance(agents, Mapping) else {name: name for name in names}
     return [
-        Member(
+        Seat(
             agent=name,
             adapter=adapters[name],
             critic=critic[name] if isinstance(critic, Mapping) else critic,
@@ -101,7 +122,7 @@ def score(
 
 
 def episode(
-    members: Sequence[Member],
+    members: Sequence[Seat],
     script: Script,
     reward: float,
     *,
@@ -145,69 +166,115 @@ def episode(
     )
 
 
-def episodes(members: Sequence[Member]) -> list[Episode]:
+def episodes(members: Sequence[Seat]) -> list[Episode]:
     return [episode(members, script, reward) for script, reward in SCRIPTS]
 
 
-def make_batch(
-    members: Sequence[Member], played: Sequence[Episode], credit: Callable[[Episode], RewardStream] = equal
-) -> Batch:
-    return build_batch(played, members=members, credit=credit)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """A turn of a batch: who said what on reading what, and how likely it was then."""
+
+    agent: str
+    prompt: tuple[int, ...]
+    ids: tuple[int, ...]
+    logprobs: Tensor
+
+
+def said_in(batch: Batch) -> list[Said]:
+    logprobs = batch.old_N.split(batch.length_K.tolist())
+    return [
+        Said(agent=batch.member(k).agent, prompt=batch.prompts[k], ids=batch.completions[k], logprobs=logprobs[k])
+        for k in range(len(logprobs))
+    ]
+
+
+def make_batch(members: Sequence[Seat], played: Sequence[Episode], credit: Credit | None = None) -> Batch:
+    agents = {member.agent: member.playing for member in members}
+    plain = [member.plain for member in members]
+    return build_batch(played, members=plain, agents=agents, credit=credit or Equal())
 
 
 # --- what they learn from it ------------------------------------------------------------------------------------------
-def make_learner(members: Sequence[Member], algorithm: Algorithm = TOKEN, **changes: Any) -> Learner:
+def make_learner(members: Sequence[Seat], algorithm: Algorithm = TOKEN, **changes: Any) -> LocalLearner:
     names = dict.fromkeys([*(m.adapter for m in members), *(m.critic for m in members if m.critic)])
     settings = LearnerSettings(
         lr=dict.fromkeys(names, 1e-3), weight_decay=0.1, eps=1e-8, grad_clip=1.0, epochs=1, minibatches=1, tokens=8192,
         entropy=0.0, kl_estimator="k3", trust_region=None, kl_stop=None, factor_clip=1.2, value_clip=None, huber_delta=None,
     )  # fmt: skip
-    return Learner(members, algorithm, replace(settings, **changes))
+    teams = {name: m.team for m in members for name in (m.adapter, m.critic) if name is not None}
+    return LocalLearner([member.plain for member in members], teams, algorithm, replace(settings, **changes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """What is learnt from, and the weights of a KL in the loss, by agent."""
+
+    data: TrainingBatch
+    kl: Mapping[str, float]
+
+    @property
+    def batch(self) -> Batch:
+        return self.data.batch
+
+    @property
+    def estimate(self) -> Estimate:
+        return self.data.estimate
+
+    @property
+    def values(self) -> Tensor | None:
+        return self.data.scores.values
+
+    def plan(self, learner: LocalLearner, steps: Steps | None = None, seed: int = 0) -> UpdatePlan:
+        return UpdatePlan(
+            steps=joint(learner) if steps is None else steps,
+            rates=dict.fromkeys(learner.optimizers, 1.0),
+            seed=seed,
+            kl_weights=self.kl,
+        )
 
 
 def lesson_of(
-    learner: Learner, batch: Batch, *, kl: float = 0.0, advantages: Tensor | None = None, values: Tensor | None = None
+    learner: LocalLearner,
+    batch: Batch,
+    *,
+    kl: float = 0.0,
+    advantages: Tensor | None = None,
+    values: Tensor | None = None,
 ) -> Lesson:
     """What the batch is worth to the learner; `kl` is the weight of a KL in the loss, of every agent."""
-    values = learner.values(batch) if values is None else values
-    estimate = learner.algorithm.estimate(batch.experience(values, learner.final_values(batch)))
+    scores = learner.score(batch, reference=bool(kl))
+    scores = scores if values is None else replace(scores, values=values)
+    estimate = learner.algorithm.estimate(batch, scores)
     if advantages is not None:
         estimate = Estimate(advantages_N=advantages, returns=estimate.returns)
-    return Lesson(
-        batch=batch,
-        estimate=estimate,
-        values=values,
-        reference_N=learner.reference(batch) if kl else None,
-        kl_weight_A=torch.full((len(batch.members),), kl),
-    )
+    weights = {member.agent: kl for member in learner.members}
+    return Lesson(data=TrainingBatch(batch=batch, scores=scores, estimate=estimate), kl=weights)
 
 
-def joint(learner: Learner) -> Steps:
-    return (frozenset(learner.adapters),)
+def joint(learner: LocalLearner) -> Steps:
+    return (frozenset(member.adapter for member in learner.members),)
 
 
-def update(learner: Learner, lesson: Lesson, steps: Steps | None = None, *, seed: int = 0) -> Update:
-    generator = torch.Generator().manual_seed(seed)
-    return learner.update(
-        lesson, joint(learner) if steps is None else steps, rates=dict.fromkeys(learner.optimizers, 1.0), generator=generator
-    )  # fmt: skip
+def update(learner: LocalLearner, lesson: Lesson, steps: Steps | None = None, *, seed: int = 0) -> Update:
+    return learner.update(lesson.data, lesson.plan(learner, steps, seed))
 
 
-def learn(learner: Learner, batch: Batch, *, kl: float = 0.0) -> Mapping[str, Mapping[str, float]]:
+def learn(learner: LocalLearner, batch: Batch, *, kl: float = 0.0) -> Mapping[str, Mapping[str, float]]:
     """One joint update: its figures."""
     return update(learner, lesson_of(learner, batch, kl=kl)).statistics
 
 
 def gradients(
-    learner: Learner, lesson: Lesson, *, learning: Collection[str] | None = None, factor: Tensor | None = None
+    learner: LocalLearner, lesson: Lesson, *, learning: Collection[str] | None = None, factor: Tensor | None = None
 ) -> dict[str, Tensor]:
     """Of all adapters on the whole batch as one minibatch; then cleared. Adapters without a gradient are absent."""
-    turns = torch.arange(len(lesson.batch.turns))
-    once = torch.ones(len(lesson.batch.episodes)) if factor is None else factor
-    learner._accumulate(lesson, once, turns, set(learner.optimizers) if learning is None else learning)
+    turns = torch.arange(len(lesson.batch.length_K))
+    once = torch.ones(len(lesson.batch.task_E)) if factor is None else factor
+    everyone = set(learner.optimizers) if learning is None else learning
+    learner._accumulate(lesson.data, lesson.plan(learner), once, turns, everyone)
     found = {}
     for name in learner.optimizers:
-        for key, parameter in learner.homes[name].parameters(name).items():
+        for key, parameter in learner.parameters(name).items():
             if parameter.grad is not None:
                 found[f"{name}/{key}"] = parameter.grad.clone()
                 parameter.grad = None

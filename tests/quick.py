@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,19 @@ from unittest.mock import patch
 
 from known_answers.tiny import load_again, model_folder
 
+from marft.algorithms.batch import Batch
 from marft.commands.train import resume_run, start_run
 from marft.config import Config, merge_settings, parse
+from marft.evaluation.held_out import HeldOut
+from marft.rollouts.batching import build_batch
+from marft.rollouts.credit import Credit
+from marft.rollouts.source import is_learnt
 from marft.runs.directory import RunDirectory
 from marft.training.build import Assembly, assemble
 from marft.training.loading import load_initial_adapters
+from marft.training.metrics import Play
 from marft.training.trainer import Trainer
+from marft.types import Episode
 
 SETTINGS: Mapping[str, Any] = {
     "device": "cpu",
@@ -79,6 +86,23 @@ def seated(**changes: Any) -> Assembly:
 
 def trainer_of(path: Path, **changes: Any) -> Trainer:
     """A trainer in the middle of an iteration, of which nothing has happened yet."""
-    trainer = Trainer(config_of(**changes), seated(**changes), RunDirectory(path), [], Silent())
+    config, parts = config_of(**changes), seated(**changes)
+    trainer = Trainer(config, parts, RunDirectory(path), HeldOut(config, parts, ""), Silent())
     trainer.seconds = dict.fromkeys(("rollout", "credit", "update", "eval"), 0.0)
     return trainer
+
+
+def plays_of(trainer: Trainer) -> list[Play]:
+    """One iteration: its plays and updates. Nothing is written down of it, and nobody looks at it."""
+    found: list[Play] = []
+    with patch.object(trainer, "report", lambda done, before, progress: found.extend(done)):
+        trainer.iterate()
+    return found
+
+
+def batch_of(trainer: Trainer, episodes: Sequence[Episode]) -> Batch:
+    """The batch that the trainer's source would make of these episodes."""
+    credit = trainer.config.credit
+    assert isinstance(credit, Credit)
+    learnt = [episode for episode in episodes if is_learnt(episode)]
+    return build_batch(learnt, members=trainer.learner.members, agents=trainer.parts.runner.team, credit=credit)

@@ -14,26 +14,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
+from lessons import Lesson, Seat, lesson_of, make_batch
 from torch import Tensor
 from torch.testing import assert_close
 
-from marft.algorithms.credit import equal
+from marft.algorithms.base import Algorithm
+from marft.algorithms.batch import Batch, Surrogate
 from marft.config import load_config
 from marft.game.observation import observe
-from marft.learners.local import Learner
-from marft.learners.member import Member
-from marft.learners.tally import Lesson, Tally
+from marft.learners.local import LocalLearner
 from marft.models.loading import load, render
 from marft.models.lora import AdapterSpec
 from marft.models.registry import NANO
-from marft.models.scoring import action_span, hidden_states
 from marft.models.team import TeamModel
-from marft.rollouts.batching import Batch, build_batch
 from marft.training.build import CRITIC, learner_settings
-from marft.training.registry import lam_of, make_algorithm
 from marft.types import Completion, Episode, Reward, Task, Turn
 
 FILE = Path(__file__).parents[1] / "examples" / "single_file_marft.py"
@@ -50,7 +48,7 @@ class Golden:
     args: Any
     theirs: Any
     played: list[Any]
-    learner: Learner
+    learner: LocalLearner
     batch: Batch
     lesson: Lesson
 
@@ -155,7 +153,7 @@ def golden() -> Iterator[Golden]:
     copy_weights(theirs, ours)
     played = play(file, theirs)
     members = [
-        Member(
+        Seat(
             agent=name,
             adapter=name,
             critic=CRITIC,
@@ -165,11 +163,12 @@ def golden() -> Iterator[Golden]:
         )
         for name in ours.agents
     ]
-    batch = build_batch(to_library(played, ours.tokenizer), members=members, credit=equal)
-    learner = Learner(members, make_algorithm(CONFIG.algorithm), learner_settings(CONFIG, members))
-    values = learner.values(batch)
-    estimate = learner.algorithm.estimate(batch.experience(values, torch.zeros(len(batch.episodes))))
-    lesson = Lesson(batch=batch, estimate=estimate, values=values, reference_N=None, kl_weight_A=torch.zeros(2))
+    batch = make_batch(members, to_library(played, ours.tokenizer))
+    plain = [member.plain for member in members]
+    assert isinstance(CONFIG.algorithm, Algorithm)
+    learner = LocalLearner(plain, dict.fromkeys(ADAPTERS, ours), CONFIG.algorithm, learner_settings(CONFIG, plain))
+    lesson = lesson_of(learner, batch)
+    assert lesson.data.scores.final_E.tolist() == [0.0] * len(played)
     yield Golden(
         file=file,
         args=args,
@@ -193,14 +192,14 @@ def test_both_have_the_same_settings(golden: Golden) -> None:
     assert {default.temperature} == {agent.temperature for agent in config.team.agents.values()}
     for name in ("token_gamma", "token_lam", "clip_low", "clip_high"):
         assert getattr(default, name) == getattr(algorithm, name), name
-    assert default.lam == lam_of(algorithm)
+    assert default.lam == algorithm.turn_lam
     assert (algorithm.aggregation, algorithm.whiten, algorithm.value_loss) == ("token", True, "mse")
     assert set(golden.batch.discount_K.tolist()) == {default.gamma}
 
 
 def test_prompts_and_central_states_are_the_same_tokens(golden: Golden) -> None:
     theirs = [turn for episode in golden.played for turn in episode.turns]
-    assert [list(turn.prompt_ids) for turn in golden.batch.turns] == [turn.prompt for turn in theirs]
+    assert [list(prompt) for prompt in golden.batch.prompts] == [turn.prompt for turn in theirs]
     assert [list(state) for state in golden.batch.states] == [turn.state for turn in theirs]
 
 
@@ -208,7 +207,7 @@ def test_the_batch_is_worth_comparing(golden: Golden) -> None:
     """Turns of many lengths, ended and cut off; ratios on both sides of the clip; values that differ."""
     lengths = golden.batch.length_K
     assert len(lengths.unique()) > 4
-    assert {turn.completion.finish for turn in golden.batch.turns} == {"stop", "length"}
+    assert set(golden.batch.truncated_K.tolist()) == {False, True}
     assert golden.lesson.values is not None
     assert golden.lesson.values.std() > 0.01
 
@@ -228,12 +227,12 @@ def test_losses_and_gradients_agree(golden: Golden) -> None:
     found = file.losses(golden.theirs, golden.played, whitened, returns, golden.args)
     sum(found.values()).backward()
 
-    once, everything = torch.ones(len(batch.episodes)), torch.arange(len(batch.turns))
-    tally = learner._accumulate(golden.lesson, once, everything, set(ADAPTERS))
+    once, everything = torch.ones(len(batch.task_E)), torch.arange(len(batch.length_K))
+    tally = learner._accumulate(golden.lesson.data, golden.lesson.plan(learner), once, everything, set(ADAPTERS))
     assert tally.critics == {CRITIC: pytest.approx(found[CRITIC].item(), abs=1e-5)}
     assert (tally.by_agent[:, 2] > 0).all()  # some tokens of both agents are clipped
-    for i, agent in enumerate(learner.adapters):
-        assert policy_loss(golden, i).item() == pytest.approx(found[agent].item(), abs=1e-5)
+    for agent in [member.adapter for member in learner.members]:
+        assert policy_loss(golden, agent).item() == pytest.approx(found[agent].item(), abs=1e-5)
 
     for adapter in ADAPTERS:
         pairs = paired_gradients(golden, adapter)
@@ -244,21 +243,27 @@ def test_losses_and_gradients_agree(golden: Golden) -> None:
             assert (theirs - ours).abs().max().item() <= 2e-5 * largest, name
 
 
-def policy_loss(golden: Golden, agent: int) -> Tensor:
-    """The library's policy loss of one agent's turns."""
-    learner, batch = golden.learner, golden.batch
-    own = (batch.agent_K == agent).nonzero()[:, 0]
-    weight = learner.algorithm.weights(batch.length_K, batch.agent_K, batch.adapter_K)[own]
-    turns, team = [batch.turns[k] for k in own.tolist()], batch.members[agent].team
-    once = torch.ones(len(batch.episodes))
-    with torch.no_grad():
-        hidden = hidden_states(team, [action_span(t.agent, t.prompt_ids, t.completion.token_ids) for t in turns])
-        return learner._policy_loss(golden.lesson, once, team, own, weight, hidden, Tally(2))
+def policy_loss(golden: Golden, agent: str) -> Tensor:
+    """The library's policy loss of one agent's turns: what its passes add up, where nothing else is in the loss."""
+    learner, batch, found = golden.learner, golden.batch, list[Tensor]()
+    assert (learner.settings.entropy, golden.lesson.data.scores.reference_N) == (0, None)
+    kind = type(learner.algorithm)
+    real = kind.surrogate
+
+    def surrogate(*arguments: Any) -> Surrogate:
+        one = real(*arguments)
+        found.append(one.loss)
+        return one
+
+    with torch.no_grad(), patch.object(kind, "surrogate", surrogate):
+        once, everything = torch.ones(len(batch.task_E)), torch.arange(len(batch.length_K))
+        learner._accumulate(golden.lesson.data, golden.lesson.plan(learner), once, everything, {agent})
+    return torch.stack(found).sum()
 
 
 def paired_gradients(golden: Golden, adapter: str) -> dict[str, tuple[Tensor, Tensor]]:
     """Each tensor's gradient in the file and in the library, the file's B laid out like the library's."""
-    ours = {key: gradient(p) for key, p in golden.learner.homes[adapter].parameters(adapter).items()}
+    ours = {key: gradient(p) for key, p in golden.learner.parameters(adapter).items()}
     theirs: dict[str, Tensor] = {}
     for name, layer in golden.theirs.layers.items():
         theirs[f"{name}.a"] = gradient(layer.a[adapter])

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
+from experience import Experience
 from hypothesis import strategies as st
 from torch import Tensor
 
+from marft.algorithms.base import Algorithm
 from marft.algorithms.dr_grpo import DrGrpo
-from marft.algorithms.experience import Algorithm, Experience
 from marft.algorithms.grpo import Grpo
 from marft.algorithms.gspo import Gspo
 from marft.algorithms.marft_action import MarftAction

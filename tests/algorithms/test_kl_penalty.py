@@ -6,8 +6,8 @@ import pytest
 import torch
 from lessons import episodes, make_batch, make_team, seat
 
+from marft.algorithms.batch import Batch
 from marft.algorithms.kl_penalty import kl_penalty
-from marft.rollouts.batching import Batch
 
 
 def batch_of(turns: int, length: int) -> Batch:

@@ -12,6 +12,7 @@ from itertools import product
 
 import pytest
 import torch
+from experience import Experience, estimated
 from samples import (
     ACTION,
     DR_GRPO,
@@ -30,8 +31,8 @@ from samples import (
 from torch import Tensor
 from torch.testing import assert_close
 
+from marft.algorithms.base import Algorithm
 from marft.algorithms.credit import difference, tree_scores
-from marft.algorithms.experience import Algorithm, Experience
 from marft.algorithms.marft_action import MarftAction
 from marft.algorithms.marft_token import MarftToken
 from marft.algorithms.sequential import sequential_factor
@@ -92,7 +93,7 @@ def expected_step(
         logprobs = torch.stack([x for a0, a1 in plays for x in (team.log_0[a0], team.log_1[a0, a1])])
         weight = method.weights(data.length_K, data.agent_K, data.agent_K)
         surrogate = method.surrogate(
-            logprobs, logprobs.detach(), method.estimate(data).advantages_N.double(), weight.double(),
+            logprobs, logprobs.detach(), estimated(method, data).advantages_N.double(), weight.double(),
             data.turn_N, torch.ones(2 * size),
         )  # fmt: skip
         chance = torch.stack([team.probability(play) for play in plays]).prod().detach()
@@ -194,7 +195,7 @@ def test_siblings_of_a_tree_are_unbiased() -> None:
             [team.log_0[trunk[0]], team.log_1[trunk], team.log_0[other[0]], team.log_1[other], team.log_1[late]]
         )
         weight = RLOO.weights(data.length_K, data.agent_K, data.agent_K)
-        loss = -(weight * RLOO.estimate(data).advantages_N * said).sum()
+        loss = -(weight * estimated(RLOO, data).advantages_N * said).sum()
         chance = team.probability(trunk) * team.probability(other) * team.log_1[late].exp()
         total = total + chance.detach() * loss
     exact = team.gradient(team.value(REWARD))
@@ -213,7 +214,9 @@ def critic(team: Policies, plays: tuple[Play, ...], wrong_by: float = 0.0) -> Te
 @pytest.mark.parametrize("method", WITH_CRITIC, ids=name)
 def test_a_right_critic_is_unbiased_with_any_lambda(method: MarftToken | MarftAction, lam: float) -> None:
     team = policies()
-    found = expected_step(replace(method, lam=lam), team, 1, lambda plays: played(plays, REWARD, critic(team, plays)))
+    found = expected_step(
+        method.model_copy(update={"lam": lam}), team, 1, lambda plays: played(plays, REWARD, critic(team, plays))
+    )
     assert_near(found, team.gradient(team.value(REWARD)))
 
 
@@ -223,7 +226,7 @@ def test_a_wrong_critic_biases_unless_lambda_is_one(method: MarftToken | MarftAc
     exact = team.gradient(team.value(REWARD))
 
     def step(lam: float) -> Tensor:
-        chosen = replace(method, lam=lam)
+        chosen = method.model_copy(update={"lam": lam})
         return expected_step(chosen, team, 1, lambda plays: played(plays, REWARD, critic(team, plays, 0.3)))
 
     assert_near(step(1.0), exact)
@@ -237,7 +240,7 @@ def test_advantages_decompose_over_agents(method: MarftToken | MarftAction) -> N
     found = torch.zeros(2, 2, 2)
     for play in PLAYS:
         data = played((play,), REWARD, critic(team, (play,)))
-        found[play] = replace(method, lam=0.0).estimate(data).advantages_N
+        found[play] = estimated(method.model_copy(update={"lam": 0.0}), data).advantages_N
     assert_close(found.sum(2), REWARD - float(team.value(REWARD).detach()))
     assert_close((team.log_1.exp().detach().float() * found[:, :, 1]).sum(1), torch.zeros(2))
     assert_close((team.log_0.exp().detach().float() * found[:, 0, 0]).sum(), torch.zeros(()))

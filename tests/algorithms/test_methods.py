@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from experience import estimated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import (
@@ -33,7 +34,7 @@ from samples import (
 from torch import Tensor
 from torch.testing import assert_close
 
-from marft.algorithms.experience import Algorithm
+from marft.algorithms.base import Algorithm
 from marft.algorithms.marft_action import MarftAction
 from marft.algorithms.marft_token import MarftToken
 
@@ -49,39 +50,39 @@ def test_marft_token_by_hand() -> None:
     # one episode, turns of two tokens, R = 1, γ = ½, λ = ½ between turns; v = (0.1, 0.2 | 0.4, 0.6)
     # A_3 = 1 − 0.6; A_2 = 0.2 + 0.4; A_1 = (½·0.4 − 0.2) + ¼·0.6; A_0 = 0.1 + 0.15; returns are A + v
     values = torch.tensor([0.1, 0.2, 0.4, 0.6])
-    found = TOKEN.estimate(experience([[2, 2]], [1], values, gamma=0.5))
+    found = estimated(TOKEN, experience([[2, 2]], [1], values, gamma=0.5))
     assert_close(found.advantages_N, torch.tensor([0.25, 0.15, 0.6, 0.4]))
     assert_close(found.returns, torch.tensor([0.35, 0.35, 1.0, 1.0]))
 
 
 def test_marft_action_by_hand() -> None:
     # turns of 2 and 3 tokens, R = 1, γ = λ = ½, V = (0.4, 0.6): A_1 = 0.4; A_0 = (½·0.6 − 0.4) + ¼·0.4 = 0
-    found = ACTION.estimate(experience([[2, 3]], [1], torch.tensor([0.4, 0.6]), gamma=0.5))
+    found = estimated(ACTION, experience([[2, 3]], [1], torch.tensor([0.4, 0.6]), gamma=0.5))
     assert_close(found.advantages_N, torch.tensor([0.0, 0.0, 0.4, 0.4, 0.4]))
     assert_close(found.returns, torch.tensor([0.4, 1.0]))
 
 
 def test_grpo_by_hand() -> None:
     # both agents' groups hold the scores 1, 0: mean ½, std ½
-    found = GRPO.estimate(experience([[2, 1], [1, 2]], [1, 0]))
+    found = estimated(GRPO, experience([[2, 1], [1, 2]], [1, 0]))
     assert found.advantages_N.tolist() == [1.0, 1.0, 1.0, -1.0, -1.0, -1.0]
     assert found.returns is None
 
 
 def test_gspo_has_the_advantages_of_grpo() -> None:
     data = experience([[2, 1], [1, 2], [3, 1]], [1, 0, 0.25])
-    assert torch.equal(GSPO.estimate(data).advantages_N, GRPO.estimate(data).advantages_N)
+    assert torch.equal(estimated(GSPO, data).advantages_N, estimated(GRPO, data).advantages_N)
 
 
 def test_dr_grpo_by_hand() -> None:
     # both agents' groups hold the scores 1, 0: mean ½
-    found = DR_GRPO.estimate(experience([[2, 1], [1, 2]], [1, 0]))
+    found = estimated(DR_GRPO, experience([[2, 1], [1, 2]], [1, 0]))
     assert found.advantages_N.tolist() == [0.5, 0.5, 0.5, -0.5, -0.5, -0.5]
 
 
 def test_rloo_by_hand() -> None:
     # groups of three: 1 − (0 + 3)/2, 0 − (1 + 3)/2, 3 − (1 + 0)/2
-    found = RLOO.estimate(experience([[2, 1], [1, 1], [1, 2]], [1, 0, 3]))
+    found = estimated(RLOO, experience([[2, 1], [1, 1], [1, 2]], [1, 0, 3]))
     assert found.advantages_N.tolist() == [-0.5, -0.5, -0.5, -2.0, -2.0, 2.5, 2.5, 2.5]
 
 
@@ -93,58 +94,60 @@ def test_rloo_by_hand() -> None:
 def test_turns_of_one_agent_are_compared_within_their_groups(method: Algorithm, expected: list[float]) -> None:
     # one agent, two tasks: scores 1, 0 and 9, 5
     data = replace(experience([[1]] * 4, [1, 0, 9, 5]), group_K=torch.tensor([0, 0, 1, 1]))
-    assert method.estimate(data).advantages_N.tolist() == expected
+    assert estimated(method, data).advantages_N.tolist() == expected
 
 
 def test_lone_turns_by_hand() -> None:
     # agent 0 scores 1, 5 in group 0; 9, which nobody can be compared with, stands against (1 + 5)/2 of the other plays
     data = replace(experience([[1]] * 3, [1, 5, 9]), group_K=torch.tensor([0, 0, 1]))
-    found = RLOO.estimate(data)
+    found = estimated(RLOO, data)
     assert found.advantages_N.tolist() == [-4.0, 4.0, 6.0]
     assert found.lone_K is not None
     assert found.lone_K.tolist() == [False, False, True]
-    assert DR_GRPO.estimate(data).advantages_N.tolist() == [-2.0, 2.0, 6.0]
+    assert estimated(DR_GRPO, data).advantages_N.tolist() == [-2.0, 2.0, 6.0]
     deviation = (32 / 3) ** 0.5  # of 1, 5, 9
     for method in (GRPO, GSPO):
-        assert_close(method.estimate(data).advantages_N, torch.tensor([-1.0, 1.0, 6 / deviation]))
+        assert_close(estimated(method, data).advantages_N, torch.tensor([-1.0, 1.0, 6 / deviation]))
 
 
 def test_a_lone_turn_is_compared_within_its_task_where_that_is_possible() -> None:
     # plays 0 and 1 of a hard task score 0 and 1, play 2 alone of an easy one 9: 9 − ½, the mean of the batch's others
     data = replace(experience([[1]] * 3, [0, 1, 9]), group_K=torch.arange(3), task_K=torch.tensor([0, 0, 1]))
-    assert RLOO.estimate(data).advantages_N.tolist() == [-1.0, 1.0, 8.5]
+    assert estimated(RLOO, data).advantages_N.tolist() == [-1.0, 1.0, 8.5]
 
 
 def test_a_lone_turn_is_not_compared_with_its_own_play() -> None:
     """Agent 0's turns 0 and 2 of one play share what either brought about: its other turn is no baseline."""
     data = replace(experience([[1, 1, 1], [1, 1]], [1, 5]), group_K=torch.arange(5))
-    assert RLOO.estimate(data).advantages_N.tolist() == [-4.0, -4.0, -4.0, 4.0, 4.0]
+    assert estimated(RLOO, data).advantages_N.tolist() == [-4.0, -4.0, -4.0, 4.0, 4.0]
 
 
 @pytest.mark.parametrize(
-    "method", [GRPO, GSPO, REINFORCE_PP, replace(TOKEN, whiten=True), replace(ACTION, whiten=True)], ids=name
+    "method",
+    [GRPO, GSPO, REINFORCE_PP, TOKEN.model_copy(update={"whiten": True}), ACTION.model_copy(update={"whiten": True})],
+    ids=name,
 )
 def test_scores_that_differ_by_rounding_alone_teach_nothing(method: Algorithm) -> None:
     layout = [[2, 1], [1, 2], [1, 1]]
     penalty, values = 0.01 * torch.linspace(-1, 1, 8), critic_values(method, layout, 0)
     equal, different = ((3 * [1.0]), [1.0, 0.0, 1.0])
-    quiet = method.estimate(replace(experience(layout, equal, values, penalty=penalty), noise=0.3))
+    quiet = estimated(method, replace(experience(layout, equal, values, penalty=penalty), noise=0.3))
     assert quiet.advantages_N.abs().max() < 0.1
-    loud = method.estimate(experience(layout, equal, values, penalty=penalty))
+    loud = estimated(method, experience(layout, equal, values, penalty=penalty))
     assert loud.advantages_N.abs().max() > 0.1 or method.values_at is not None
-    assert method.estimate(replace(experience(layout, different, values), noise=0.3)).advantages_N.abs().max() > 0.3
+    assert estimated(method, replace(experience(layout, different, values), noise=0.3)).advantages_N.abs().max() > 0.3
 
 
 def test_reinforce_pp_by_hand() -> None:
     # agent 0 has all turns 0 and 2, whatever their groups: scores 1, 1, 0, 0 → ±1; agent 1 has 1, 0 → ±1
     data = experience([[1, 2, 1], [1, 1, 1]], [1, 0])
     data = replace(data, group_K=torch.arange(6))
-    assert REINFORCE_PP.estimate(data).advantages_N.tolist() == [1.0] * 4 + [-1.0] * 3
+    assert estimated(REINFORCE_PP, data).advantages_N.tolist() == [1.0] * 4 + [-1.0] * 3
 
 
 def test_rae_by_hand() -> None:
     # baselines ¼ and −½ before, scores 1 and 0 for both agents (mean ½); decay ¾: ¾·¼ + ¼·½ and −¾·½ + ¼·½ after
-    found = RAE.estimate(experience([[2, 1], [1, 2]], [1, 0]))
+    found = estimated(RAE, experience([[2, 1], [1, 2]], [1, 0]))
     assert found.advantages_N.tolist() == [0.75, 0.75, 1.5, -0.25, 0.5, 0.5]
     assert found.baseline_A is not None
     assert found.baseline_A.tolist() == [0.3125, -0.25]
@@ -153,19 +156,23 @@ def test_rae_by_hand() -> None:
 def test_the_first_baseline_of_rae_is_the_first_batch_s_mean() -> None:
     # agent 0 has none yet: ½, the mean of its scores 1 and 0; agent 1 has −½
     data = replace(experience([[2, 1], [1, 2]], [1, 0]), baseline_A=torch.tensor([math.nan, -0.5, math.nan]))
-    found = RAE.estimate(data)
+    found = estimated(RAE, data)
     assert found.advantages_N.tolist() == [0.5, 0.5, 1.5, -0.5, 0.5, 0.5]
     assert found.baseline_A is not None
     assert found.baseline_A.tolist()[:2] == [0.5, -0.25]
     assert found.baseline_A.isnan().tolist() == [False, False, True]  # who has not acted has none
 
 
-@pytest.mark.parametrize("method", [replace(TOKEN, whiten=True), replace(ACTION, whiten=True)], ids=["token", "action"])
+@pytest.mark.parametrize(
+    "method",
+    [TOKEN.model_copy(update={"whiten": True}), ACTION.model_copy(update={"whiten": True})],
+    ids=["token", "action"],
+)
 def test_whitening_is_for_each_agent_and_leaves_returns_alone(method: MarftToken | MarftAction) -> None:
     layout, rewards = [[2, 3], [4, 1], [1, 1]], [1, 0, 1]
     values = 0.1 * critic_values(method, layout, 0)  # a critic whose errors are smaller than the rewards
-    plain = replace(method, whiten=False).estimate(experience(layout, rewards, values))
-    found = method.estimate(experience(layout, rewards, values))
+    plain = estimated(method.model_copy(update={"whiten": False}), experience(layout, rewards, values))
+    found = estimated(method, experience(layout, rewards, values))
     assert_close(found.returns, plain.returns)
     data = experience(layout, rewards, values)
     for agent in (0, 1):
@@ -175,16 +182,20 @@ def test_whitening_is_for_each_agent_and_leaves_returns_alone(method: MarftToken
         assert 0.5 < entries.std(correction=0).item() <= 1 + 1e-5
 
 
-@pytest.mark.parametrize("method", [replace(TOKEN, whiten=True), replace(ACTION, whiten=True)], ids=["token", "action"])
+@pytest.mark.parametrize(
+    "method",
+    [TOKEN.model_copy(update={"whiten": True}), ACTION.model_copy(update={"whiten": True})],
+    ids=["token", "action"],
+)
 def test_nothing_is_learnt_from_a_critic_s_noise(method: MarftToken | MarftAction) -> None:
     """All rewards are equal: whatever the critic says, however loudly, no advantage is left."""
     layout = [[2, 3], [4, 1], [1, 1]]
     values = 1e3 * critic_values(method, layout, 0)
     for reward in (0.0, 1.0):
-        found = method.estimate(experience(layout, [reward] * 3, values)).advantages_N
+        found = estimated(method, experience(layout, [reward] * 3, values)).advantages_N
         assert (found == 0).all()
-    loud = method.estimate(experience(layout, [1, 0, 1], values)).advantages_N
-    quiet = method.estimate(experience(layout, [1, 0, 1], 1e-6 * values)).advantages_N
+    loud = estimated(method, experience(layout, [1, 0, 1], values)).advantages_N
+    quiet = estimated(method, experience(layout, [1, 0, 1], 1e-6 * values)).advantages_N
     assert loud.abs().max() < 5e-2 < 0.5 < quiet.abs().max()
 
 
@@ -192,11 +203,11 @@ def test_penalties_reach_the_advantages() -> None:
     """Token by token where a method works on tokens, in the turn's reward elsewhere."""
     # one turn of two tokens, R = 1, V = 0, penalties 0.1 and 0.2: A = (0.7, 0.8) by tokens, 0.7 for the turn
     penalty = torch.tensor([0.1, 0.2])
-    by_token = TOKEN.estimate(experience([[2]], [1], torch.zeros(2), penalty=penalty))
+    by_token = estimated(TOKEN, experience([[2]], [1], torch.zeros(2), penalty=penalty))
     assert_close(by_token.advantages_N, torch.tensor([0.7, 0.8]))
-    by_turn = ACTION.estimate(experience([[2]], [1], torch.zeros(1), penalty=penalty))
+    by_turn = estimated(ACTION, experience([[2]], [1], torch.zeros(1), penalty=penalty))
     assert_close(by_turn.advantages_N, torch.tensor([0.7, 0.7]))
-    by_score = RAE.estimate(experience([[2]], [1], penalty=penalty))  # its baseline is ¼
+    by_score = estimated(RAE, experience([[2]], [1], penalty=penalty))  # its baseline is ¼
     assert_close(by_score.advantages_N, torch.tensor([0.45, 0.45]))
 
 
@@ -204,7 +215,7 @@ def test_penalties_reach_the_advantages() -> None:
 def test_an_episode_cut_off_bootstraps_past_turns_that_do_not_learn(method: MarftToken | MarftAction) -> None:
     # one turn of one token, V = 0.4, discount ¼ to V(s_K) = 0.8: A = ¼·0.8 − 0.4
     data = replace(experience([[1]], [0], torch.tensor([0.4]), gamma=0.25), final_E=torch.tensor([0.8]))
-    assert_close(method.estimate(data).advantages_N, torch.tensor([-0.2]))
+    assert_close(estimated(method, data).advantages_N, torch.tensor([-0.2]))
 
 
 @with_critic
@@ -216,7 +227,7 @@ def test_turns_that_are_not_chained_learn_from_their_own_reward(
     values = critic_values(method, layout, seed)
     data = experience(layout, [1.0] * len(layout), values, gamma=0.0)
     data = replace(data, final_E=torch.ones(len(layout)))
-    found = method.estimate(data)
+    found = estimated(method, data)
     assert values is not None
     per_token = values if method.values_at == "token" else values[data.turn_N]
     assert_close(found.advantages_N, data.reward_K[data.turn_N] - per_token, atol=1e-5, rtol=1e-5)
@@ -232,8 +243,8 @@ def test_permuting_episodes_permutes_advantages(method: Algorithm, layout: list[
     sizes = [sum(lengths) if method.values_at == "token" else len(lengths) for lengths in layout]
     values = critic_values(method, layout, seed)
     shuffled = None if values is None else torch.cat([values.split(sizes)[e] for e in order])
-    found = method.estimate(experience(layout, rewards, values))
-    other = method.estimate(experience([layout[e] for e in order], [rewards[e] for e in order], shuffled))
+    found = estimated(method, experience(layout, rewards, values))
+    other = estimated(method, experience([layout[e] for e in order], [rewards[e] for e in order], shuffled))
     pieces = found.advantages_N.split([sum(lengths) for lengths in layout])
     assert_close(other.advantages_N, torch.cat([pieces[e] for e in order]))
     assert_close(other.baseline_A, found.baseline_A)
@@ -248,17 +259,21 @@ def test_defect_05_an_episode_is_worth_the_same_whatever_lies_beside_it(
     rewards = [(seed >> e) & 1 for e in range(len(layout))]
     values = critic_values(method, layout, seed)
     assert values is not None
-    together = method.estimate(experience(layout, rewards, values))
+    together = estimated(method, experience(layout, rewards, values))
     sizes = [sum(lengths) if method.values_at == "token" else len(lengths) for lengths in layout]
     own_values = values.split(sizes)
     alone = [
-        method.estimate(experience([lengths], [rewards[e]], own_values[e])).advantages_N
+        estimated(method, experience([lengths], [rewards[e]], own_values[e])).advantages_N
         for e, lengths in enumerate(layout)
     ]
     assert_close(together.advantages_N, torch.cat(alone))
 
 
-@pytest.mark.parametrize("method", [replace(TOKEN, lam=1.0), replace(ACTION, lam=1.0)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "method",
+    [TOKEN.model_copy(update={"lam": 1.0}), ACTION.model_copy(update={"lam": 1.0})],
+    ids=lambda m: type(m).__name__,
+)
 @few
 @given(layout=layouts)
 def test_defect_03_the_reward_lands_on_a_token_that_the_loss_keeps(
@@ -268,7 +283,7 @@ def test_defect_03_the_reward_lands_on_a_token_that_the_loss_keeps(
     rewards = [float(e + 1) for e in range(len(layout))]
     entries = sum(map(len, layout)) if method.values_at == "turn" else sum(map(sum, layout))
     data = experience(layout, rewards, torch.zeros(entries))
-    found = method.estimate(data)
+    found = estimated(method, data)
     assert_close(found.advantages_N, torch.tensor(rewards)[data.episode_K[data.turn_N]])
     assert (method.weights(data.length_K, data.agent_K, data.agent_K) > 0).all()
 
@@ -277,9 +292,9 @@ def test_defect_03_the_reward_lands_on_a_token_that_the_loss_keeps(
 def test_defect_04_failures_teach_and_an_all_success_batch_is_not_emptied(method: MarftToken | MarftAction) -> None:
     layout = [[2, 1], [1, 2]]
     sure = torch.full((6 if method.values_at == "token" else 4,), 0.5)
-    failed = method.estimate(experience(layout, [0, 0], sure))
+    failed = estimated(method, experience(layout, [0, 0], sure))
     assert (failed.advantages_N < 0).all()
-    solved = method.estimate(experience(layout, [1, 1], sure))
+    solved = estimated(method, experience(layout, [1, 1], sure))
     assert (solved.advantages_N > 0).all()
     assert solved.returns is not None
     assert solved.returns[-1].item() == pytest.approx(1.0)
@@ -287,9 +302,9 @@ def test_defect_04_failures_teach_and_an_all_success_batch_is_not_emptied(method
 
 def test_defect_04_grpo_counts_failures_in_its_groups() -> None:
     # 1, 0, 0, 0 → mean ¼, std √3/4
-    found = GRPO.estimate(experience([[1], [1], [1], [1]], [1, 0, 0, 0]))
+    found = estimated(GRPO, experience([[1], [1], [1], [1]], [1, 0, 0, 0]))
     assert_close(found.advantages_N, torch.tensor([3.0, -1.0, -1.0, -1.0]) / 3**0.5)
-    solved = GRPO.estimate(experience([[1], [1]], [1, 1]))
+    solved = estimated(GRPO, experience([[1], [1]], [1, 1]))
     assert solved.advantages_N.tolist() == [0.0, 0.0]
 
 
@@ -349,7 +364,7 @@ def test_an_agents_loss_depends_on_its_own_turns_only(method: Algorithm, lengths
 @pytest.mark.parametrize(("normalise", "power"), [("sum", 0.6), ("token", 0.2), ("word", 0.3)])
 def test_marft_action_loss_by_hand(normalise: str, power: float) -> None:
     # one turn of 3 tokens and 2 words whose log-ratios sum to 0.6; A = 1, ε_high = 1: the loss is −n/3 · e^{0.6 / n}
-    method = replace(ACTION, normalise=normalise, clip_high=1.0)  # type: ignore[arg-type]
+    method = ACTION.model_copy(update={"normalise": normalise, "clip_high": 1.0})  # type: ignore[arg-type]
     found = method.surrogate(
         torch.tensor([0.1, 0.2, 0.3]), torch.zeros(3), torch.ones(3), torch.full((3,), 1 / 3),
         torch.zeros(3, dtype=torch.int64), torch.tensor([2]),
@@ -362,7 +377,7 @@ def test_marft_action_loss_by_hand(normalise: str, power: float) -> None:
 @pytest.mark.parametrize("aggregation", ["token", "turn", "agent"])
 def test_at_a_ratio_of_one_every_token_pulls_with_its_own_weight(normalise: str, aggregation: str) -> None:
     """What the ratio is divided by decides what is clipped, and not how turns add up."""
-    method = replace(ACTION, normalise=normalise, aggregation=aggregation)  # type: ignore[arg-type]
+    method = ACTION.model_copy(update={"normalise": normalise, "aggregation": aggregation})  # type: ignore[arg-type]
     length, agent = torch.tensor([2, 5, 1]), torch.tensor([0, 1, 0])
     turn = torch.repeat_interleave(torch.arange(3), length)
     weight, advantages = method.weights(length, agent, agent)[turn], torch.tensor([1.0, -2.0, 0.5])[turn]
@@ -384,7 +399,7 @@ def test_action_level_clips_whole_turns(method: ActionMethod) -> None:
 
 
 def test_a_turn_without_words_still_has_a_ratio() -> None:
-    method = replace(ACTION, normalise="word")
+    method = ACTION.model_copy(update={"normalise": "word"})
     one = torch.ones(1)
     found = method.surrogate(torch.tensor([0.1]), torch.zeros(1), one, one, torch.zeros(1).long(), torch.tensor([0]))
     assert found.loss.item() == pytest.approx(-math.exp(0.1))
@@ -406,7 +421,7 @@ def test_every_method_has_a_dual_clip(method: TokenMethod | ActionMethod) -> Non
     # one token, ρ = 4, A = −1: a loss of 4, or of 3 with a dual clip there
     one, turn = torch.ones(1), torch.zeros(1, dtype=torch.int64)
     for dual, loss in ((None, 4.0), (3.0, 3.0)):
-        clipped = replace(method, dual_clip=dual)
+        clipped = method.model_copy(update={"dual_clip": dual})
         found = clipped.surrogate(torch.tensor([math.log(4)]), torch.zeros(1), -one, one, turn, one)
         assert found.loss.item() == pytest.approx(loss)
         assert found.clipped_N.tolist() == [dual is not None]
@@ -422,7 +437,7 @@ def test_weights_of_a_method_by_hand(method: Algorithm) -> None:
 @every_method
 def test_token_aggregation_reaches_the_weights(method: TokenMethod | ActionMethod) -> None:
     agents = torch.tensor([0, 1, 0])
-    found = replace(method, aggregation="token").weights(torch.tensor([1, 2, 3]), agents, agents)
+    found = method.model_copy(update={"aggregation": "token"}).weights(torch.tensor([1, 2, 3]), agents, agents)
     assert_close(found, torch.tensor([1 / 4, 1 / 2, 1 / 4]))
 
 
@@ -431,5 +446,5 @@ def test_agents_that_share_an_adapter_reach_the_weights(method: TokenMethod | Ac
     # agent 0 has two of the three turns and 4 of the 6 tokens: by turn it weighs ⅔, by agent ½
     lengths, agents, shared = torch.tensor([1, 2, 3]), torch.tensor([0, 1, 0]), torch.zeros(3, dtype=torch.int64)
     assert_close(method.weights(lengths, agents, shared), torch.tensor([1 / 3, 1 / 6, 1 / 9]))
-    by_agent = replace(method, aggregation="agent")
+    by_agent = method.model_copy(update={"aggregation": "agent"})
     assert_close(by_agent.weights(lengths, agents, shared), torch.tensor([1 / 8, 1 / 4, 1 / 8]))

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from lessons import GRPO, episodes, joint, lesson_of, make_batch, make_learner, make_team, seat
-from quick import trainer_of
+from quick import batch_of, plays_of, trainer_of
 
-from marft.algorithms.experience import Estimate
+from marft.algorithms.batch import Estimate
 from marft.algorithms.mismatch import Mismatch, find_mismatch, over_plays
 from marft.training.metrics import iteration_row
 from marft.training.trainer import Trainer
@@ -77,7 +77,7 @@ def test_a_correction_without_limit_is_the_importance_weighted_gradient() -> Non
     """∇ of (π/μ) A at π is (π/μ) A ∇ log π: the surrogate from μ without a trust region, and weights with one."""
 
     def after_one_step(correction: float | None) -> list[torch.Tensor]:
-        wide = replace(GRPO, clip_low=1.0, clip_high=1e6) if correction is None else GRPO
+        wide = GRPO.model_copy(update={"clip_low": 1.0, "clip_high": 1e6}) if correction is None else GRPO
         members = seat(make_team(critics=()), critic=None)
         learner = make_learner(members, wide)
         batch = make_batch(members, episodes(members))
@@ -85,8 +85,9 @@ def test_a_correction_without_limit_is_the_importance_weighted_gradient() -> Non
         drawn = replace(batch, old_N=batch.old_N + 0.5 * torch.randn(len(batch.old_N)))
         found = find_mismatch(drawn, learner.logprobs(batch), correction)
         lesson = lesson_of(learner, found.batch, advantages=torch.randn(len(batch.old_N)))
-        lesson = replace(lesson, estimate=found.corrected(lesson.estimate))
-        learner._accumulate(lesson, torch.ones(len(batch.episodes)), torch.arange(len(batch.turns)), joint(learner)[0])
+        data = replace(lesson.data, estimate=found.corrected(lesson.estimate))
+        once, turns = torch.ones(len(batch.task_E)), torch.arange(len(batch.length_K))
+        learner._accumulate(data, lesson.plan(learner), once, turns, joint(learner)[0])
         team = members[0].team
         return [p.grad.clone() for name in team.agents for p in team.parameters(name).values() if p.grad is not None]
 
@@ -108,19 +109,18 @@ def played(trainer: Trainer, off: float = 0.0) -> list[Episode]:
         ]
         return replace(episode, turns=tuple(turns))
 
-    return [shifted(episode) for episode in trainer.source.collect(trainer.position, 0)]
+    return [shifted(episode) for episode in trainer.source.next_batch(0).episodes]
 
 
 def test_our_own_engine_agrees_with_the_learner(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path / "run", engine={"mismatch": True})
-    [steps] = trainer.plays()
-    play = trainer.play_and_learn(0, steps)
+    [play] = plays_of(trainer)
     row = iteration_row([play])["mismatch"]
     assert row.keys() == {"kl", "mean", "max"}
     assert row["kl"] <= 1e-10
     assert row["max"] <= 1e-5
     plain = trainer_of(tmp_path / "plain")
-    assert "mismatch" not in iteration_row([plain.play_and_learn(0, steps)])
+    assert "mismatch" not in iteration_row(plays_of(plain))
 
 
 @pytest.mark.parametrize(
@@ -130,25 +130,26 @@ def test_an_estimate_is_weighted_and_measured_from_the_learner(
     tmp_path: Path, off: float, weight: float, truncated: float
 ) -> None:
     plain = trainer_of(tmp_path / "plain")
-    expected = plain.estimate(plain.batch_of(played(plain)))
+    expected, _ = plain.estimate(batch_of(plain, played(plain)))
     trainer = trainer_of(tmp_path / "run", engine={"correction": 2})
-    lesson = trainer.estimate(trainer.batch_of(played(trainer, off)))
-    assert torch.allclose(lesson.batch.old_N, expected.batch.old_N, atol=1e-5)
+    found, mismatch = trainer.estimate(batch_of(trainer, played(trainer, off)))
+    assert torch.allclose(found.batch.old_N, expected.batch.old_N, atol=1e-5)
     assert expected.estimate.advantages_N.abs().max() > 0
-    assert torch.allclose(lesson.estimate.advantages_N, weight * expected.estimate.advantages_N, rtol=1e-4, atol=1e-6)
-    assert lesson.mismatch is not None
+    assert torch.allclose(found.estimate.advantages_N, weight * expected.estimate.advantages_N, rtol=1e-4, atol=1e-6)
+    assert mismatch is not None
     figures: Sequence[tuple[str, float]] = [
         ("max", abs(off)), ("mean", abs(off)), ("weight", weight), ("truncated", truncated), ("kl", exp(-off) + off - 1)
     ]  # fmt: skip
     for key, value in figures:
-        assert lesson.mismatch[key] == pytest.approx(value, abs=1e-4), key
+        assert mismatch[key] == pytest.approx(value, abs=1e-4), key
 
 
 def test_without_a_correction_an_estimate_stays_as_it_was(tmp_path: Path) -> None:
     plain, watched = trainer_of(tmp_path / "plain"), trainer_of(tmp_path / "run", engine={"mismatch": True})
-    one, other = (each.estimate(each.batch_of(played(each, 1.0))) for each in (plain, watched))
+    one, unseen = plain.estimate(batch_of(plain, played(plain, 1.0)))
+    other, seen = watched.estimate(batch_of(watched, played(watched, 1.0)))
     assert torch.equal(one.batch.old_N, other.batch.old_N)
     assert torch.equal(one.estimate.advantages_N, other.estimate.advantages_N)
-    assert one.mismatch is None
-    assert other.mismatch is not None
-    assert other.mismatch["mean"] == pytest.approx(1.0, abs=1e-4)
+    assert unseen is None
+    assert seen is not None
+    assert seen["mean"] == pytest.approx(1.0, abs=1e-4)

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from experience import Experience, estimated
 from torch import Tensor
 
-from marft.algorithms.experience import Algorithm, Experience
+from marft.algorithms.base import Algorithm
 from marft.config import ALGORITHMS, parse
-from marft.training.registry import make_algorithm
 
 REWARDS, LENGTHS, TIMES = torch.tensor([0.6, 1.0, 0.0]), torch.tensor([2, 20, 20]), 100
 GRADIENT = torch.tensor([0.125, 0.875, -1.0])
@@ -23,7 +23,7 @@ TEAM = {"agents": {"solo": {"prompt": "x"}}}
 
 
 def configured(name: str, **settings: Any) -> Algorithm:
-    return make_algorithm(parse({"team": TEAM, "algorithm": {"name": name, **settings}}).algorithm)
+    return parse({"team": TEAM, "algorithm": {"name": name, **settings}}).algorithm
 
 
 def batch(algorithm: Algorithm, value: float, baseline: float) -> Experience:
@@ -48,7 +48,7 @@ def step(algorithm: Algorithm, value: float = 0.0, baseline: float = 0.1) -> Ten
     first_K = data.length_K.cumsum(0) - data.length_K
     logprobs = torch.zeros(len(data.turn_N)).index_add(0, first_K, chosen)
     weight_K = algorithm.weights(data.length_K, data.agent_K, data.agent_K)
-    advantages_N = algorithm.estimate(data).advantages_N
+    advantages_N = estimated(algorithm, data).advantages_N
     found = algorithm.surrogate(
         logprobs, logprobs.detach(), advantages_N, weight_K[data.turn_N], data.turn_N, data.length_K
     )

@@ -159,7 +159,7 @@ def test_a_class_that_only_this_process_knows_stays_in_it() -> None:
         light = False
 
     with marft.load("duo", env=Heavy) as team:
-        assert isinstance(team._open.table.host, InProcess)
+        assert isinstance(team._open.runner.host, InProcess)
         assert team.play(0).ended == "terminated"
 
 
@@ -169,7 +169,7 @@ def test_an_importable_class_runs_in_workers(tmp_path: Path, monkeypatch: pytest
     import heavy_env  # type: ignore[import-not-found]
 
     with marft.load("duo", env={"name": heavy_env.Heavy, "workers": 1}) as team:
-        assert isinstance(team._open.table.host, Pool)
+        assert isinstance(team._open.runner.host, Pool)
         assert team.play(0).ended == "terminated"
 
 

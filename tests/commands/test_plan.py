@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from quick import config_of, models_in_memory, seated, start, trainer_of
+from quick import batch_of, config_of, models_in_memory, seated, start, trainer_of
 from teams import team_of
 from toys import without_progress
 
@@ -35,9 +35,10 @@ from marft.config import load_config
 from marft.engines.captured import Captured
 from marft.engines.local import LocalEngine
 from marft.engines.rows import Rows
-from marft.learners.microbatches import Pass, Work
+from marft.learners.microbatches import Microbatch, Sample
 from marft.models.scoring import Span
-from marft.rollouts.source import Source
+from marft.rollouts.credit import Credit
+from marft.rollouts.source import SynchronousSource
 from marft.runs.directory import RunDirectory
 from marft.training.build import Assembly, assemble
 from marft.training.checkpoint import Position
@@ -47,11 +48,11 @@ GB = 10**9
 NANO = {"ann": {}, "bob": {"model": "nano"}}
 
 
-def pass_of(team: Any, *lengths: int) -> Pass:
+def pass_of(team: Any, *lengths: int) -> Microbatch:
     """Sequences of three adapters that have only their first token in common."""
     names, words = ["a", "b", "critic"], torch.Generator().manual_seed(0)
-    work = [
-        Work(
+    samples = [
+        Sample(
             span=Span(
                 adapter=names[i % 3],
                 ids=(5, *torch.randint(0, 400, (n - 1,), generator=words).tolist()),
@@ -62,7 +63,8 @@ def pass_of(team: Any, *lengths: int) -> Pass:
         )
         for i, n in enumerate(lengths)
     ]
-    return Pass(team=team, work=tuple(sorted(work, key=lambda one: names.index(str(one.span.adapter)))))
+    ordered = sorted(samples, key=lambda one: names.index(str(one.span.adapter)))
+    return Microbatch(team=team, samples=tuple(ordered))
 
 
 def critic_team() -> Any:
@@ -87,14 +89,12 @@ def test_tokens_of_an_iteration_are_those_of_its_learner(tmp_path: Path, changes
     assert len(played.episodes) == 4
     found = foresee(config, parts)
     trainer = trainer_of(tmp_path, **changes)
-    lesson, trained, iterations = trainer.estimate(trainer.batch_of(played.episodes)), 0, 2
+    data, _ = trainer.estimate(batch_of(trainer, played.episodes))
+    trained, iterations = 0, 2
     for i in range(iterations):
         trainer.position = Position(iteration=i)
         trained += sum(
-            trainer.parts.learner.update(
-                lesson, steps, rates=trainer.rates(), generator=torch.Generator().manual_seed(0)
-            ).tokens
-            for steps in trainer.plays()
+            trainer.learner.update(data, replace(trainer.plan(0, steps), seed=0)).tokens for steps in trainer.plays()
         )
     plays = 2 if changes.get("schedule") == {"mode": "resample"} else 1
     assert found.generated == plays * played.tokens
@@ -133,10 +133,14 @@ def test_a_few_episodes_stand_for_an_iteration(settings: list[str]) -> None:
     config = load_config(None, ["device=cpu", "train.tasks=20", *settings])
     parts = assemble(config)
     with parts.runner.host:
-        real = Source(config, parts.runner, Path()).collect(Position(), 0)
+        assert isinstance(config.credit, Credit)
+        source = SynchronousSource(config, parts.runner, parts.learner.members, config.credit, Path())
+        real = source.next_batch(0).episodes
         few = Rollouts(config, parts).whole().episodes
     assert (len(real), len(few)) == (80, 16)
-    expected, found = (list(Iteration(config, parts.learner, episodes).trained()) for episodes in (real, few))
+    expected, found = (
+        list(Iteration(config, parts.learner, parts.runner.team, episodes).trained()) for episodes in (real, few)
+    )
     for name in ("tokens", "computed"):
         counts = [sum(getattr(each, name) for each in readings) for readings in (expected, found)]
         assert counts[1] == pytest.approx(counts[0], rel=0.15)
@@ -149,9 +153,9 @@ def test_a_few_episodes_stand_for_an_iteration(settings: list[str]) -> None:
 def test_a_copy_of_an_episode_shares_with_it_what_all_tasks_share() -> None:
     config, parts = config_of(train={"tasks": 3}, team={"agents": NANO}), seated(team={"agents": NANO})
     episodes = Rollouts(config_of(), parts).whole().episodes[:2]
-    one = Iteration(config, parts.learner, episodes)
+    one = Iteration(config, parts.learner, parts.runner.team, episodes)
     assert one.copy_K.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
-    [work, *_] = parts.learner.work(one.batch, torch.tensor([1]), {"bob"})
+    [work, *_] = parts.learner.samples(one.batch, torch.tensor([1]), {"bob"})
     other, alike = one.again(work, 2), one.alike["bob"]
     assert 0 < alike < len(work.span.ids)
     assert other.span.ids[:alike] == work.span.ids[:alike]
@@ -170,7 +174,7 @@ def test_what_sequences_have_in_common() -> None:
 def test_the_cache_is_what_an_engine_holds_after_a_real_play(tmp_path: Path, slots: int, team: Any) -> None:
     changes: dict[str, Any] = {"engine": {"slots": slots}, "team": team}
     trainer = trainer_of(tmp_path, **changes)
-    trainer.source.collect(trainer.position, 0)
+    trainer.source.next_batch(0)
     held = 0
     for base in trainer.parts.bases.values():
         cache = base.engine.stepper.cache  # type: ignore[attr-defined]
@@ -240,7 +244,7 @@ def test_a_pass_of_critics_alone_can_be_measured() -> None:
 
 
 def test_a_pass_that_runs_out_of_memory_is_halved_until_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    def out_of_memory(one: Pass, *, train: bool) -> float:
+    def out_of_memory(one: Microbatch, *, train: bool) -> float:
         if one.tokens > room:
             raise torch.OutOfMemoryError
         return 1.0
@@ -270,7 +274,7 @@ def test_short_plays_are_short_and_as_wide_as_the_run() -> None:
     rollouts = Rollouts(config_of(), seated())
     starts = rollouts.starts(2)
     assert [s.sample for s in starts] == [0, 1, 0, 1]
-    short = rollouts.play(rollouts.table(1).episodes(starts, "0"))
+    short = rollouts.play(rollouts.runner(1).episodes(starts, "0"))
     assert short.tokens == 4 * 2
     assert all(len(turn.completion.token_ids) == 1 for episode in short.episodes for turn in episode.turns)
     assert rollouts.pace().rows == 4

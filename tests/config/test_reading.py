@@ -10,10 +10,10 @@ import pytest
 import yaml
 from mistakes import DUO, mistake, read
 
+from marft.algorithms.grpo import Grpo
+from marft.algorithms.marft_action import MarftAction
+from marft.algorithms.marft_token import MarftToken
 from marft.config import (
-    GrpoConfig,
-    MarftActionConfig,
-    MarftTokenConfig,
     load_config,
     merge,
     merge_settings,
@@ -45,7 +45,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     path.write_text("team: {agents: {a: Hello.}}\nalgorithm: grpo\nenv: math\n")
     config = load_config(str(path), ["env.data=x", "seed=7"])
     assert config.team.agents["a"].prompt == "Hello."
-    assert isinstance(config.algorithm, GrpoConfig)
+    assert isinstance(config.algorithm, Grpo)
     assert (config.env.name, config.env.settings, config.seed) == ("math", {"data": "x"}, 7)
 
 
@@ -115,7 +115,7 @@ def test_the_last_of_two_equal_overrides_wins() -> None:
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_shorthand_and_a_key_of_its_section_add_up_in_either_order(order: int) -> None:
     config = load_config(None, ["algorithm=grpo", "algorithm.clip_low=0.1"][::order])
-    assert isinstance(config.algorithm, GrpoConfig)
+    assert isinstance(config.algorithm, Grpo)
     assert config.algorithm.clip_low == 0.1
     env = load_config(None, ["env=math", "env.data=x"][::order]).env
     assert (env.name, env.settings) == ("math", {"data": "x"})
@@ -161,12 +161,12 @@ def test_another_weight_leaves_the_kl_as_it_is() -> None:
 
 def test_another_algorithm_keeps_of_the_old_ones_settings_what_it_has_too() -> None:
     base = {**DUO, "algorithm": {"name": "marft-token", "lam": 1.0, "token_lam": 0.9, "clip_low": 0.3}}
-    assert parse(merge(base, ["algorithm=grpo"])).algorithm == GrpoConfig(name="grpo", clip_low=0.3)
+    assert parse(merge(base, ["algorithm=grpo"])).algorithm == Grpo(name="grpo", clip_low=0.3)
     action = parse(merge(base, ["algorithm=marft-action", "algorithm.clip_low=0.1"])).algorithm
-    assert action == MarftActionConfig(name="marft-action", lam=1.0, clip_low=0.1)
+    assert action == MarftAction(name="marft-action", lam=1.0, clip_low=0.1)
     kept = parse(merge(base, ["algorithm=marft-token", "algorithm.token_gamma=0.5"])).algorithm
-    assert kept == MarftTokenConfig(name="marft-token", lam=1.0, token_lam=0.9, clip_low=0.3, token_gamma=0.5)
-    assert parse(merge_settings(base, {"algorithm": {"name": "grpo", "std_floor": 0.1}})).algorithm == GrpoConfig(
+    assert kept == MarftToken(name="marft-token", lam=1.0, token_lam=0.9, clip_low=0.3, token_gamma=0.5)
+    assert parse(merge_settings(base, {"algorithm": {"name": "grpo", "std_floor": 0.1}})).algorithm == Grpo(
         name="grpo", std_floor=0.1, clip_low=0.3
     )
 

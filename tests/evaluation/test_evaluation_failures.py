@@ -232,7 +232,7 @@ def test_what_always_fails_is_found_in_the_rehearsal(speak: Any, workflow: Any, 
     error = error_of(
         rehearse,
         config_of(),
-        spoken(replace(seated().table, workflow=workflow), speak),
+        spoken(replace(seated().runner, workflow=workflow), speak),
         TWENTY,
         Tolerance(remedy="Mend it"),
     )
@@ -253,8 +253,8 @@ def test_what_fails_only_because_a_turn_was_short_is_no_failure() -> None:
 
     long: dict[str, Any] = {"team": {"agents": {name: {"max_tokens": 1000} for name in ("ann", "bob")}}}
     asked: list[Request] = []
-    table = spoken(replace(seated(**long).table, workflow=picky), speak, asked)
-    rehearse(config_of(**long), table, TWENTY, Tolerance())
+    runner = spoken(replace(seated(**long).runner, workflow=picky), speak, asked)
+    rehearse(config_of(**long), runner, TWENTY, Tolerance())
     assert len(asked) == FEW + 16
 
 

@@ -26,7 +26,7 @@ OWN = Sampling(temperature=0.7, top_p=0.9, top_k=5, max_tokens=11, stop=("!",))
 ASIS = EvalSettings(tasks=3, temperature=None, top_p=None, top_k=None)
 
 
-def table(asked: list[Request], env: Any = None) -> EpisodeRunner:
+def runner(asked: list[Request], env: Any = None) -> EpisodeRunner:
     def speak(request: Request) -> str:
         asked.append(request)
         return f"{len(request.messages[-1].content)}"
@@ -52,12 +52,12 @@ def episode(**more: Any) -> Episode:
 # --- how --------------------------------------------------------------------------------------------------------------
 def test_what_is_not_given_is_each_agent_s_own() -> None:
     asked: list[Request] = []
-    agent = table(asked).team["a"]
+    agent = runner(asked).team["a"]
     assert with_settings(agent, ASIS) == agent
     changes: list[dict[str, Any]] = [{"temperature": 0.0}, {"top_p": 0.5}, {"top_k": 0}]
     for change in changes:
         assert with_settings(agent, replace(ASIS, **change)) == replace(agent, sampling=replace(OWN, **change))
-    evaluate(table(asked), replace(ASIS, temperature=0.0, top_p=1.0), seed=0, lockstep=Lockstep())
+    evaluate(runner(asked), replace(ASIS, temperature=0.0, top_p=1.0), seed=0, lockstep=Lockstep())
     assert {request.sampling for request in asked} == {replace(OWN, temperature=0.0, top_p=1.0)}
 
 
@@ -96,10 +96,10 @@ def test_benchmarks_stand_below_the_runs_own_tasks() -> None:
     """In training one episode a task, with the figures of an evaluation there alone."""
     asked: list[Request] = []
     envs = {"few": {"name": "toys:Echo", "size": 2}, "many": {"name": "toys:Echo", "size": 9}}
-    row = evaluate(table(asked), replace(ASIS, benchmarks=envs), seed=0, lockstep=Lockstep())
-    alone = evaluate(table(asked), ASIS, seed=0, lockstep=Lockstep())
+    row = evaluate(runner(asked), replace(ASIS, benchmarks=envs), seed=0, lockstep=Lockstep())
+    alone = evaluate(runner(asked), ASIS, seed=0, lockstep=Lockstep())
     assert row == {**alone, "benchmarks": {"few": row["benchmarks"]["few"], "many": alone}}
-    assert row["benchmarks"]["few"] == evaluate(table(asked, toys.Echo(size=2)), ASIS, seed=0, lockstep=Lockstep())
+    assert row["benchmarks"]["few"] == evaluate(runner(asked, toys.Echo(size=2)), ASIS, seed=0, lockstep=Lockstep())
     assert row["benchmarks"]["few"]["tasks"] == 2
     assert "benchmarks" not in alone
 
@@ -149,17 +149,17 @@ def test_what_is_saved_of_the_settings_is_read_back_the_same() -> None:
 
 def test_the_first_held_out_tasks_are_played_once_each_with_the_same_luck() -> None:
     asked: list[Request] = []
-    first, second = (evaluate(table(asked), ASIS, seed=0, lockstep=Lockstep()) for _ in range(2))
+    first, second = (evaluate(runner(asked), ASIS, seed=0, lockstep=Lockstep()) for _ in range(2))
     assert first == second
     assert first["tasks"] == 3
     held_out = toys.Echo().tasks("test")
     assert [request.messages[-1].content for request in asked] == [task.prompt for task in held_out[:3]] * 2
     assert [request.seed for request in asked[:3]] == [request.seed for request in asked[3:]]
     assert len({request.seed for request in asked}) == 3
-    evaluate(table(asked), ASIS, seed=1, lockstep=Lockstep())
+    evaluate(runner(asked), ASIS, seed=1, lockstep=Lockstep())
     assert len({request.seed for request in asked}) == 6
     assert (
-        evaluate(table(asked), replace(ASIS, tasks=100), seed=0, lockstep=Lockstep())["tasks"] == 5
+        evaluate(runner(asked), replace(ASIS, tasks=100), seed=0, lockstep=Lockstep())["tasks"] == 5
     )  # all that there are
 
 

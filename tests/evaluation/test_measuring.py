@@ -72,7 +72,7 @@ def test_one_sample_gives_the_figures_of_an_evaluation_in_training(tmp_path: Pat
     changes: dict[str, Any] = {"eval": {"tasks": 4, "temperature": 0.5}}
     [row] = results(measured(tmp_path / "e", **changes))["benchmarks"].values()
     config = config_of(**changes)
-    inside = evaluate(seated(**changes).table, eval_settings(config), config.seed, Lockstep())
+    inside = evaluate(seated(**changes).runner, eval_settings(config), config.seed, Lockstep())
     assert {key: row[key] for key in inside} == inside
     assert row["pass@k"] == row["maj@k"] == {"1": row["accuracy"]}
 
@@ -124,7 +124,7 @@ def test_what_others_see_of_a_silent_agent() -> None:
         name: Agent(name=name, prompt="", sees=None, adapter=name, sampling=Sampling(max_tokens=9), voice=ScriptedEngine(speak))
         for name in ("ann", "bob")
     }  # fmt: skip
-    table = EpisodeRunner(team=silence(team, "ann"), host=InProcess(toys.Echo()), workflow=find_workflow("sequential"))
+    runner = EpisodeRunner(team=silence(team, "ann"), host=InProcess(toys.Echo()), workflow=find_workflow("sequential"))
     [episode] = asyncio.run(runner.episodes([Start(task=Task(id="t", prompt="Go."), sample=0)], "0"))
     assert [turn.text for turn in episode.turns] == ["", "hello"]
     assert episode.turns[0].completion.token_ids == ()
@@ -294,13 +294,13 @@ def test_the_last_message_that_the_environment_heard_is_asked_for_its_answer() -
         await game.act("a")
         await game.act("a", aside=game.task.id == "0")
 
-    table = EpisodeRunner(team={"a": agent}, host=InProcess(Answers()), workflow=twice)
+    runner = EpisodeRunner(team={"a": agent}, host=InProcess(Answers()), workflow=twice)
 
     async def ask(number: int) -> Hashable | None:
         [episode] = await runner.episodes([Start(task=Task(id=str(number), prompt=""), sample=0)], "0")
         failed = replace(episode, ended="failed", error="x")
-        assert await answers(table, [failed, replace(episode, turns=())]) == [None, None]
-        [found] = await answers(table, [episode])
+        assert await answers(runner, [failed, replace(episode, turns=())]) == [None, None]
+        [found] = await answers(runner, [episode])
         return found
 
     assert [asyncio.run(ask(i)) for i in range(4)] == ["first", None, None, None]

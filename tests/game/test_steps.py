@@ -6,15 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 import toys
+from lessons import Seat, make_batch
 from test_tools import Calls, armed
 from voices import in_turn, run, team
 
-from marft.algorithms.credit import step_discounted
-from marft.algorithms.experience import returns_to_go
 from marft.game.play import Game
 from marft.game.workflows import Workflow, find_workflow
-from marft.learners.member import Member
-from marft.rollouts.batching import build_batch
+from marft.rollouts.credit import StepDiscounted
 from marft.types import Episode, Reward
 
 
@@ -30,12 +28,12 @@ def steps(episode: Episode) -> list[str]:
 def scores(episode: Episode) -> dict[tuple[str, int], float]:
     """What an agent's nth turn comes to, by `step_discounted` with β = ½, where everybody in the team learns."""
     members = [
-        Member(agent=name, adapter=name, critic=None, team=None, encode=lambda _: (), temperature=1.0)  # type: ignore[arg-type]
+        Seat(agent=name, adapter=name, critic=None, team=None, encode=lambda _: (), temperature=1.0)  # type: ignore[arg-type]
         for name in "abcd"
     ]
-    batch = build_batch([episode], members=members, credit=lambda episode: step_discounted(episode, beta=0.5))
-    found = returns_to_go(batch.reward_K, batch.discount_K, batch.return_K, 1).tolist()
-    return {(turn.agent, turn.nth): score for turn, score in zip(batch.turns, found, strict=True)}
+    batch = make_batch(members, [episode], StepDiscounted(beta=0.5))
+    turns = [episode.turns[index] for index in batch.index_K.tolist()]
+    return {(turn.agent, turn.nth): score for turn, score in zip(turns, batch.returns_to_go().tolist(), strict=True)}
 
 
 @pytest.mark.parametrize(

@@ -13,23 +13,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise, product
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
+from experience import Experience, estimated
 from known_answers.games import Alone, Follow, Signal, Words
-from marft.algorithms.experience import Experience
-from marft.learners.member import Member
-from marft.training.registry import make_algorithm, make_credit
 
+from marft.algorithms.base import Algorithm
+from marft.algorithms.batch import Batch, Member
 from marft.config import Config, parse
 from marft.envs.hosting import InProcess
 from marft.game.play import Agent, seed_of
 from marft.game.workflows import find_workflow
-from marft.rollouts.batching import Batch, build_batch
-from marft.rollouts.counterfactuals import with_differences, with_forks
+from marft.rollouts.batching import build_batch
+from marft.rollouts.credit import Credit, Difference
 from marft.rollouts.runner import EpisodeRunner, Start
-from marft.types import Completion, Episode, Message, Request, Task
+from marft.types import Completion, Episode, Message, Request, Task, Turn
 
 Policy = Mapping[tuple[str, str], float]  # probability of "1" by (agent, what it reads)
 Play = tuple[str, int, int]  # colour, what ann said, what bob said
@@ -152,13 +152,22 @@ class Dealt:
     """One way in which the dice can fall: what came of it, and its probability."""
 
     chance: float
+    episodes: Sequence[Episode]
     batch: Batch
+
+    @property
+    def turns(self) -> list[tuple[Episode, Turn]]:
+        """Of the batch, each with its episode."""
+        places = zip(self.batch.episode_K.tolist(), self.batch.index_K.tolist(), strict=True)
+        return [(self.episodes[e], self.episodes[e].turns[index]) for e, index in places]
 
 
 async def deal(match: Match, config: Config, task: Task, seed: str = "seed") -> list[Dealt]:
     """All ways of `samples` episodes on a task. A turn's luck matters only as to where it lies between chances of "1"."""
     samples = config.train.samples
-    based = config.credit.name == "difference" and config.credit.baseline == "base"
+    credit = config.credit
+    assert isinstance(credit, Credit)
+    based = isinstance(credit, Difference) and credit.baseline == "base"
     cuts: dict[int, list[float]] = {}  # by the seed of a turn
     for sample, (turn, chances) in product(range(samples), enumerate((match.ann, match.bob))):
         own = sorted({0.0, 1.0, *chances.values()})
@@ -166,32 +175,18 @@ async def deal(match: Match, config: Config, task: Task, seed: str = "seed") -> 
         if based:
             cuts[seed_of(f"{seed}/base/{task.id}/{sample}", turn)] = sorted({*own, match.base})
     luck: dict[int, float] = {}
-    table = seat(config, match, luck)
-    members = [
-        Member(agent=name, adapter=name, critic=None, team=cast(Any, None), encode=lambda _: (), temperature=1.0)
-        for name in config.team.agents
-    ]
+    runner = seat(config, match, luck)
+    members = [Member(agent=name, adapter=name) for name in config.team.agents]
     found: list[Dealt] = []
     for way in product(*(list(pairwise(own)) for own in cuts.values())):
         luck.update(zip(cuts, ((low + high) / 2 for low, high in way), strict=True))
-        episodes = await played(table, [Start(task=task, sample=i) for i in range(samples)], config, seed)
+        starts = [Start(task=task, sample=i) for i in range(samples)]
+        episodes = await credit.play(runner, starts, seed, samples=samples, learns=runner.team)
         assert all(episode.ended == "terminated" for episode in episodes)
-        by_branch = config.credit.name == "tree"
-        batch = build_batch(episodes, members=members, credit=make_credit(config.credit), by_branch=by_branch)
-        found.append(Dealt(chance=math.prod(high - low for low, high in way), batch=batch))
+        batch = build_batch(episodes, members=members, agents=runner.team, credit=credit)
+        found.append(Dealt(chance=math.prod(high - low for low, high in way), episodes=episodes, batch=batch))
     assert math.isclose(sum(dealt.chance for dealt in found), 1)
     return found
-
-
-async def played(runner: EpisodeRunner, starts: Sequence[Start], config: Config, seed: str) -> list[Episode]:
-    """As training does it."""
-    match config.credit.name:
-        case "tree":
-            return await with_forks(table, starts, seed, samples=len(starts), learns=runner.team)
-        case "difference":
-            episodes = await runner.episodes(starts, seed)
-            return await with_differences(table, episodes, seed, learns=runner.team, baseline=config.credit.baseline)
-    return await runner.episodes(starts, seed)
 
 
 def dealt(match: Match, config: Config, seed: str = "seed") -> list[Dealt]:
@@ -218,20 +213,19 @@ def judge(match: Match, config: Config, ways: Sequence[Dealt], *, wrong_by: floa
 
     All ways go into one batch, in which the agents, groups and episodes of each way are its own.
     """
-    algorithm, credit, batches = make_algorithm(config.algorithm), config.credit.name, [way.batch for way in ways]
+    algorithm, credit, batches = config.algorithm, config.credit.name, [way.batch for way in ways]
+    assert isinstance(algorithm, Algorithm)
     expects = {
         (turn, colour, a): match.expected(credit, turn, colour, None if turn == 0 else a)
         + wrong_by * (1 + 2 * turn * a)
         for turn, colour, a in product((0, 1), match.env.colours, (0, 1))
     }
     turns = [
-        (way, turn, batch.episodes[e].task.data["colour"], batch.episodes[e].turns[0].text)
-        for way, batch in zip(ways, batches, strict=True)
-        for e, turn in zip(batch.episode_K.tolist(), batch.turns, strict=True)
+        (way, turn, episode.task.data["colour"], episode.turns[0].text) for way in ways for episode, turn in way.turns
     ]
     agent_K = torch.cat([batch.agent_K + 2 * i for i, batch in enumerate(batches)])
     group_K = torch.cat([batch.group_K + 8 * i for i, batch in enumerate(batches)])
-    counts = torch.tensor([len(batch.episodes) for batch in batches])
+    counts = torch.tensor([len(way.episodes) for way in ways])
     firsts = (counts.cumsum(0) - counts).tolist()
     length_K = torch.cat([batch.length_K for batch in batches])
     experience = Experience(
@@ -250,7 +244,7 @@ def judge(match: Match, config: Config, ways: Sequence[Dealt], *, wrong_by: floa
     found = zip(
         turns,
         algorithm.weights(length_K, agent_K, agent_K).tolist(),
-        algorithm.estimate(experience).advantages_N.tolist(),
+        estimated(algorithm, experience).advantages_N.tolist(),
         strict=True,
     )
     return [
@@ -304,7 +298,7 @@ def test_the_best_team_of_all(name: str, best: float, how: Mapping[Any, int]) ->
             ann={read: float(chosen["ann", read]) for read in match.ann},
             bob={read: float(chosen.get(("bob", read), 0)) for read in match.bob},
         )
-        rewards[words] = sum(way.chance * way.batch.episodes[0].reward.team for way in dealt(pure, config))
+        rewards[words] = sum(way.chance * way.episodes[0].reward.team for way in dealt(pure, config))
     assert max(rewards.values()) == best
     winners = [dict(zip(keys, words, strict=True)) for words, reward in rewards.items() if reward == best]
     assert all(winner[key] == word for winner in winners for key, word in how.items())
@@ -371,7 +365,7 @@ def test_one_fork_teaches_the_agent_whose_turn_it_forks_at(seed: str, forked: st
 
 def test_a_turn_of_the_trunk_is_worth_the_mean_of_all_that_grew_from_it() -> None:
     for way in known("follow", "tree", 3):
-        trunk, *forks = sorted(way.batch.episodes, key=lambda episode: (episode.trunk is not None, episode.forked_at))
+        trunk, *forks = sorted(way.episodes, key=lambda episode: (episode.trunk is not None, episode.forked_at))
         early, late = forks
         assert (early.forked_at, late.forked_at) == (0, 1)
         assert late.turns[0] == trunk.turns[0]
@@ -430,7 +424,7 @@ def test_a_better_play_has_a_higher_advantage_in_the_mean(method: str) -> None:
 @pytest.mark.parametrize("samples", [1, 2])
 def test_the_difference_of_an_agent_that_does_not_matter_is_nothing(samples: int) -> None:
     for way in known("alone", "difference", samples):
-        for episode in way.batch.episodes:
+        for episode in way.episodes:
             assert episode.credits == (0.0, float(episode.turns[1].text == "1"))
 
 

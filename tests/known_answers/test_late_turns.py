@@ -10,10 +10,10 @@ import random
 
 import pytest
 import torch
+from experience import Experience, estimated
 
-from marft.algorithms.experience import Algorithm, Experience
+from marft.algorithms.base import Algorithm
 from marft.config import parse
-from marft.training.registry import make_algorithm
 
 TASKS, SAMPLES, LONGEST, BATCHES = 4, 4, 4, 400
 
@@ -46,7 +46,7 @@ def slope(algorithm: Algorithm, nth: int) -> float:
     luck, found = random.Random(7), []
     for _ in range(BATCHES):
         data, episodes = batch(luck)
-        advantages = algorithm.estimate(data).advantages_N.tolist()
+        advantages = estimated(algorithm, data).advantages_N.tolist()
         turns = [(words, k) for words in episodes for k in range(len(words))]
         found += [
             advantage * (words[k] - 0.5)
@@ -61,8 +61,7 @@ def slope(algorithm: Algorithm, nth: int) -> float:
 @pytest.mark.parametrize("name", ["rloo", "reinforce++", "dr_grpo", "grpo", "gspo"])
 def test_a_late_turn_is_taught_as_much_as_an_early_one(name: str, nth: int) -> None:
     """`dr_grpo` loses a part in small groups, and those that divide by a deviation of about ½ gain the double."""
-    algorithm = make_algorithm(
-        parse({"team": {"agents": {"worker": {"prompt": "x"}}}, "algorithm": {"name": name}}).algorithm
-    )
+    algorithm = parse({"team": {"agents": {"worker": {"prompt": "x"}}}, "algorithm": {"name": name}}).algorithm
+    assert isinstance(algorithm, Algorithm)
     low, high = {"rloo": (0.23, 0.27), "dr_grpo": (0.15, 0.25)}.get(name, (0.3, 0.55))
     assert low < slope(algorithm, nth) < high

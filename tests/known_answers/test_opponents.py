@@ -16,14 +16,15 @@ import pytest
 import torch
 from known_answers.games import Duel
 from known_answers.test_learning import rows_of, settings
+from lessons import Seat, make_batch
 
+from marft.algorithms.base import Algorithm
+from marft.algorithms.batch import Batch, Scores
 from marft.config import parse
 from marft.envs.hosting import InProcess
 from marft.game.play import Agent, play
 from marft.game.workflows import find_workflow
-from marft.learners.member import Member
-from marft.rollouts.batching import Batch, build_batch
-from marft.training.registry import make_algorithm, make_credit
+from marft.rollouts.credit import Credit
 from marft.types import Completion, Episode, Message, Request, Sampling
 
 Play = tuple[int, ...]
@@ -95,12 +96,17 @@ def episode_of(words: Play, sample: int) -> Episode:
 
 def batch_of(plays: Sequence[Play], credit: Mapping[str, Any], critic: str | None = None) -> Batch:
     members = [
-        Member(agent=name, adapter=name, critic=critic, team=cast(Any, None), encode=lambda _: (), temperature=1.0)
+        Seat(agent=name, adapter=name, critic=critic, team=cast(Any, None), encode=lambda _: (), temperature=1.0)
         for name in ("ann", "bob")
     ]
-    config = parse({"team": {"agents": {"ann": "", "bob": ""}}, "algorithm": "rae", "credit": dict(credit)})
-    episodes = [episode_of(words, i) for i, words in enumerate(plays)]
-    return build_batch(episodes, members=members, credit=make_credit(config.credit))
+    return make_batch(members, [episode_of(words, i) for i, words in enumerate(plays)], credit_of(credit))
+
+
+def credit_of(credit: str | Mapping[str, Any]) -> Credit:
+    given = credit if isinstance(credit, str) else dict(credit)
+    found = parse({"team": {"agents": {"ann": "", "bob": ""}}, "algorithm": "rae", "credit": given}).credit
+    assert isinstance(found, Credit)
+    return found
 
 
 def expected_step(
@@ -108,15 +114,17 @@ def expected_step(
 ) -> dict[Play, float]:
     """The mean of Σ_k A_k ∂ log π(a_k) / ∂ logit over all luck of `samples` episodes, for each logit; their mean over them."""
     config = parse({"team": {"agents": {"ann": "", "bob": ""}}, "algorithm": dict(algorithm)})
-    method, step = make_algorithm(config.algorithm), dict.fromkeys(POLICY, 0.0)
+    method, step = config.algorithm, dict.fromkeys(POLICY, 0.0)
+    assert isinstance(method, Algorithm)
     for plays in product(PLAYS, repeat=samples):
         batch = batch_of(plays, credit)
-        said = [plays[e][: turn.index] for e, turn in zip(batch.episode_K.tolist(), batch.turns, strict=True)]
+        places = list(zip(batch.episode_K.tolist(), batch.index_K.tolist(), strict=True))
+        said = [plays[e][:index] for e, index in places]
         values = torch.tensor([expected_return(known, credit["gamma"]) + wrong_by * (1 + len(known)) for known in said])
-        experience = batch.experience(values, torch.zeros(samples), baseline_A=torch.tensor([0.3, -0.2]))
-        advantages = method.estimate(experience).advantages_N.tolist()
-        for known, turn, advantage in zip(said, batch.turns, advantages, strict=True):
-            step[known] += math.prod(map(chance, plays)) * advantage * (int(turn.text) - POLICY[known]) / samples
+        scores = Scores(values=values, final_E=torch.zeros(samples), baseline_A=torch.tensor([0.3, -0.2]))
+        advantages = method.estimate(batch, scores).advantages_N.tolist()
+        for known, (e, index), advantage in zip(said, places, advantages, strict=True):
+            step[known] += math.prod(map(chance, plays)) * advantage * (plays[e][index] - POLICY[known]) / samples
     return step
 
 
@@ -153,14 +161,13 @@ def test_a_critic_is_asked_nothing_about_the_end_of_a_game_that_was_cut_off() ->
     """Whose return V(s_K) would be is known of the next player alone, and so each is worth what it had earned."""
     cut = replace(episode_of((1, 0, 0), 0), ended="cut_off", cut_before="bob")
     members = [
-        Member(agent=n, adapter=n, critic="critic", team=cast(Any, None), encode=lambda _: (), temperature=1.0)
+        Seat(agent=n, adapter=n, critic="critic", team=cast(Any, None), encode=lambda _: (), temperature=1.0)
         for n in ("ann", "bob")
     ]
-    config = parse({"team": {"agents": {"ann": "", "bob": ""}}, "algorithm": "rae", "credit": "per_player"})
-    batch = build_batch([cut], members=members, credit=make_credit(config.credit))
+    batch = make_batch(members, [cut], credit_of("per_player"))
     assert batch.cut_states == {}
-    assert batch.score_K.tolist() == pytest.approx([0.1, -0.1, -0.2])
-    assert batch.experience(torch.zeros(3), torch.ones(1)).final_E.tolist() == [1.0, 1.0]  # as the learner gives it: 0
+    assert batch.returns_to_go().tolist() == pytest.approx([0.1, -0.1, -0.2])
+    assert torch.ones(1)[batch.episode_R].tolist() == [1.0, 1.0]  # as the learner gives it: 0
 
 
 # --- learnt -----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from lessons import (
     ACTION,
     GRPO,
     TOKEN,
+    Seat,
     assert_same,
     changed,
     episode,
@@ -18,6 +19,7 @@ from lessons import (
     make_learner,
     make_team,
     only,
+    said_in,
     score,
     seat,
     snapshot,
@@ -25,8 +27,7 @@ from lessons import (
 )
 from torch.testing import assert_close
 
-from marft.algorithms.experience import Algorithm
-from marft.learners.member import Member
+from marft.algorithms.base import Algorithm
 from marft.models.scoring import Span, action_span, hidden_states
 from marft.models.team import TeamModel
 from marft.types import Episode
@@ -41,7 +42,7 @@ def bases() -> Bases:
     return nano, tiny
 
 
-def team_on(both: Bases, *, critic: bool = True) -> list[Member]:
+def team_on(both: Bases, *, critic: bool = True) -> list[Seat]:
     nano, tiny = both
     return [
         *seat(nano, ["planner"], critic="critic" if critic else None, temperature=0.6),
@@ -49,7 +50,7 @@ def team_on(both: Bases, *, critic: bool = True) -> list[Member]:
     ]
 
 
-def play(members: list[Member]) -> list[Episode]:
+def play(members: list[Seat]) -> list[Episode]:
     return [
         episode(members, [("planner", "17+5"), ("solver", "red blue 1")], 1.0),
         episode(members, [("solver", "2"), ("planner", "Be careful."), ("solver", "0 cat")], 0.0),
@@ -92,10 +93,11 @@ def test_values_come_in_the_order_of_the_turns(algorithm: Algorithm) -> None:
     batch = make_batch(members, play(members))
     found = make_learner(members, algorithm).values(batch)
     expected = []
-    for k, turn in enumerate(batch.turns):
-        member = batch.member(k)
+    seats = {member.agent: member for member in members}
+    for k, turn in enumerate(said_in(batch)):
+        member = seats[turn.agent]
         assert member.critic is not None
-        whole = action_span(member.critic, batch.states[k], turn.completion.token_ids)
+        whole = action_span(member.critic, batch.states[k], turn.ids)
         span = whole if algorithm.values_at == "token" else Span(adapter=member.critic, ids=batch.states[k], asked=1)
         with torch.no_grad():
             expected.append(member.team.values(member.critic, hidden_states(member.team, [span])))
@@ -107,9 +109,10 @@ def test_the_reference_is_each_agent_s_own_base() -> None:
     members = team_on(bases())
     batch = make_batch(members, play(members))
     found = make_learner(members).reference(batch)
+    seats = {member.agent: member for member in members}
     expected = [
-        score(batch.member(k).team, None, turn.prompt_ids, turn.completion.token_ids, batch.member(k).temperature)
-        for k, turn in enumerate(batch.turns)
+        score(seats[turn.agent].team, None, turn.prompt, turn.ids, seats[turn.agent].temperature)
+        for turn in said_in(batch)
     ]
     assert_close(found, torch.cat(expected), atol=2e-5, rtol=0)
     solver = found[batch.starts_K[1] : batch.starts_K[1] + batch.length_K[1]]
@@ -132,10 +135,11 @@ def test_who_comes_later_on_another_base_learns_against_the_first() -> None:
     both = bases()
     members = team_on(both, critic=False)
     learner = make_learner(members, GRPO, lr={"planner": 0.003, "solver": 0.003}, factor_clip=100.0)
-    batch = make_batch(members, play(members))
+    played = play(members)
+    batch = make_batch(members, played)
     found = update(learner, lesson_of(learner, batch), (frozenset({"planner"}), frozenset({"solver"})))
     products = []
-    for one in batch.episodes:
+    for one in played:
         [turn] = [turn for turn in one.turns if turn.agent == "planner"]
         new = score(both[0], "planner", turn.prompt_ids, turn.completion.token_ids, 0.6)
         products.append((new - torch.tensor(turn.completion.logprobs)).sum().exp())

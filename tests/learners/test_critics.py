@@ -11,6 +11,7 @@ from lessons import (
     DUO,
     SCRIPTS,
     TOKEN,
+    Seat,
     assert_same,
     changed,
     differ,
@@ -22,6 +23,7 @@ from lessons import (
     make_learner,
     make_team,
     only,
+    said_in,
     seat,
     snapshot,
     update,
@@ -29,26 +31,25 @@ from lessons import (
 from torch import Tensor
 from torch.testing import assert_close
 
-from marft.algorithms.experience import Algorithm
+from marft.algorithms.base import Algorithm
 from marft.game.observation import central_state
-from marft.learners.member import Member
 from marft.models.scoring import Span, action_span, hidden_states
 
 CRITICS = {"planner": "critic-planner", "solver": "critic-solver"}
 BOTH = pytest.mark.parametrize("algorithm", [TOKEN, ACTION], ids=lambda a: type(a).__name__)
 
 
-def judged() -> list[Member]:
+def judged() -> list[Seat]:
     return seat(make_team(critics=list(CRITICS.values())), critic=CRITICS)
 
 
-def values_one_by_one(members: list[Member], algorithm: Algorithm) -> Tensor:
+def values_one_by_one(members: list[Seat], algorithm: Algorithm) -> Tensor:
     """Each turn alone, by the critic of its agent."""
     batch = make_batch(members, episodes(members))
     found = []
-    for k, turn in enumerate(batch.turns):
+    for k, turn in enumerate(said_in(batch)):
         critic, team = CRITICS[turn.agent], members[0].team
-        whole = action_span(critic, batch.states[k], turn.completion.token_ids)
+        whole = action_span(critic, batch.states[k], turn.ids)
         span = whole if algorithm.values_at == "token" else Span(adapter=critic, ids=batch.states[k], asked=1)
         with torch.no_grad():
             found.append(team.values(critic, hidden_states(team, [span])))
@@ -76,7 +77,7 @@ def test_value_heads_are_not_mixed_up() -> None:
     batch = make_batch(members, episodes(members))
     values = make_learner(members, ACTION).values(batch)
     assert values is not None
-    assert (values > 0).tolist() == [turn.agent == "planner" for turn in batch.turns]
+    assert (values > 0).tolist() == [turn.agent == "planner" for turn in said_in(batch)]
 
 
 @BOTH
@@ -102,8 +103,9 @@ def test_a_critic_learns_from_its_own_agent_s_turns_alone(algorithm: Algorithm) 
     batch, returns = lesson.batch, lesson.estimate.returns
     assert returns is not None
     solver_K = batch.agent_K == 1
-    solver = solver_K if algorithm.values_at == "turn" else solver_K[batch.experience(None, torch.zeros(3)).turn_N]
-    other = replace(lesson, estimate=replace(lesson.estimate, returns=torch.where(solver, returns + 1, returns)))
+    solver = solver_K if algorithm.values_at == "turn" else solver_K[batch.turn_N]
+    estimate = replace(lesson.estimate, returns=torch.where(solver, returns + 1, returns))
+    other = replace(lesson, data=replace(lesson.data, estimate=estimate))
     before, after = gradients(learner, lesson), gradients(learner, other)
     assert_same(only(before, "critic-planner"), only(after, "critic-planner"))
     assert differ(only(before, "critic-solver"), only(after, "critic-solver"))

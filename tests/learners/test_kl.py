@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from lessons import (
     DUO,
     GRPO,
     SCRIPTS,
+    Said,
     assert_same,
     episode,
     episodes,
@@ -16,6 +19,7 @@ from lessons import (
     make_batch,
     make_learner,
     make_team,
+    said_in,
     score,
     seat,
     update,
@@ -25,16 +29,14 @@ from torch import Tensor
 from marft.algorithms.losses import KlKind
 from marft.models.scoring import action_span, hidden_states, logprobs
 from marft.models.team import TeamModel
-from marft.types import Turn
 
 
 # --- to the untrained base --------------------------------------------------------------------------------------------
-def distance(team: TeamModel, turn: Turn) -> Tensor:
+def distance(team: TeamModel, turn: Said) -> Tensor:
     """d = ℓ_ref − ℓ of each token, with the adapter's graph."""
-    ids = turn.completion.token_ids
-    hidden = hidden_states(team, [action_span(turn.agent, turn.prompt_ids, ids)])
-    new, _ = logprobs(team, hidden, torch.tensor(ids), torch.ones(len(ids)))
-    return score(team, None, turn.prompt_ids, ids) - new
+    hidden = hidden_states(team, [action_span(turn.agent, turn.prompt, turn.ids)])
+    new, _ = logprobs(team, hidden, torch.tensor(turn.ids), torch.ones(len(turn.ids)))
+    return score(team, None, turn.prompt, turn.ids) - new
 
 
 def by_hand(d: Tensor, kind: KlKind) -> Tensor:
@@ -48,12 +50,11 @@ def test_a_kl_in_the_loss_is_its_estimator_s_mean(kind: KlKind) -> None:
     members = seat(team, critic=None)
     batch = make_batch(members, [episode(members, SCRIPTS[0][0], 1.0)])
     learner = make_learner(members, GRPO, kl_estimator=kind)
-    lesson = lesson_of(learner, batch, kl=1.0)
-    lesson.kl_weight_A[1] = 0.25  # each agent has a weight of its own
+    lesson = replace(lesson_of(learner, batch, kl=1.0), kl={"planner": 1.0, "solver": 0.25})  # each has its own
     found = gradients(learner, lesson)
 
     loss = torch.zeros(())
-    for turn, weight in zip(batch.turns, (1.0, 0.25), strict=True):
+    for turn, weight in zip(said_in(batch), (1.0, 0.25), strict=True):
         loss = loss + weight * by_hand(distance(team, turn), kind).mean()
     loss.backward()
     expected = {}
@@ -71,10 +72,10 @@ def test_the_kl_that_is_written_down_is_each_agent_s_mean(kind: KlKind) -> None:
     batch = make_batch(members, episodes(members))
     learner = make_learner(members, GRPO, kl_estimator=kind)
     with torch.no_grad():
-        each = [by_hand(distance(team, turn), kind) for turn in batch.turns]
+        each = [by_hand(distance(team, turn), kind) for turn in said_in(batch)]
     found = update(learner, lesson_of(learner, batch, kl=0.5)).statistics
     for agent in DUO:
-        tokens = torch.cat([kl for kl, turn in zip(each, batch.turns, strict=True) if turn.agent == agent])
+        tokens = torch.cat([kl for kl, turn in zip(each, said_in(batch), strict=True) if turn.agent == agent])
         assert found[agent]["reference_kl"] == pytest.approx(float(tokens.mean()), rel=1e-4)
 
 
@@ -97,9 +98,8 @@ def test_the_kl_from_the_old_policy_is_measured_where_the_tokens_were_drawn() ->
     first = update(learner, lesson).statistics
     assert first["solver"]["kl"] == pytest.approx(0, abs=1e-7)
     expected: dict[str, list[Tensor]] = {name: [] for name in DUO}
-    for turn in batch.turns:
-        new = score(team, turn.agent, turn.prompt_ids, turn.completion.token_ids)
-        d = new - torch.tensor(turn.completion.logprobs)
+    for turn in said_in(batch):
+        d = score(team, turn.agent, turn.prompt, turn.ids) - turn.logprobs
         expected[turn.agent].append(d.exp() - d - 1)
     second = update(learner, lesson).statistics
     for name in DUO:

@@ -14,6 +14,7 @@ from lessons import (
     GRPO,
     SCRIPTS,
     TOKEN,
+    Seat,
     assert_same,
     changed,
     episode,
@@ -24,6 +25,7 @@ from lessons import (
     make_batch,
     make_learner,
     make_team,
+    said_in,
     score,
     seat,
     snapshot,
@@ -31,17 +33,16 @@ from lessons import (
 )
 from torch.testing import assert_close
 
-from marft.algorithms.experience import Algorithm
+from marft.algorithms.base import Algorithm
 from marft.engines.local import LocalEngine
 from marft.game.observation import central_state
-from marft.learners.member import Member
-from marft.learners.tally import NotFinite
+from marft.learners.base import NotFinite
 from marft.models.loading import render
 from marft.models.scoring import Span, hidden_states
 from marft.types import Completion, Episode, Message, Request, Reward, Sampling, Task, Turn
 
 
-def seats(algorithm: Algorithm, agents: Sequence[str] = DUO) -> list[Member]:
+def seats(algorithm: Algorithm, agents: Sequence[str] = DUO) -> list[Seat]:
     """A team, with a critic where the algorithm needs one."""
     return seat(make_team(agents), critic="critic" if algorithm.values_at else None)
 
@@ -71,7 +72,7 @@ def test_minibatches_keep_tasks_whole_where_that_leaves_them_alike(tasks: int, m
     found = list(learner.minibatches(batch, torch.Generator().manual_seed(0)))
     assert len(found) == 2 * minibatches
     for epoch in (found[:minibatches], found[minibatches:]):
-        assert torch.cat(epoch).sort().values.tolist() == list(range(len(batch.turns)))
+        assert torch.cat(epoch).sort().values.tolist() == list(range(len(batch.length_K)))
     owners = [{played[e].task.id for e in batch.episode_K[turns_J].tolist()} for turns_J in found]
     assert (sum(map(len, owners)) == 2 * tasks) == whole
     sizes = [len(batch.episode_K[turns_J].unique()) for turns_J in found]
@@ -104,14 +105,15 @@ def test_the_order_of_episodes_changes_nothing() -> None:
 
 def test_values_come_in_the_order_of_the_turns() -> None:
     members = seats(TOKEN)
-    batch = make_batch(members, episodes(members))
+    played = episodes(members)
+    batch = make_batch(members, played)
     for algorithm in (TOKEN, ACTION):
         together = make_learner(members, algorithm).values(batch)
         in_pieces = make_learner(members, algorithm, tokens=64).values(batch)
-        alone = [make_learner(members, algorithm).values(make_batch(members, [e])) for e in batch.episodes]
+        alone = [make_learner(members, algorithm).values(make_batch(members, [e])) for e in played]
         assert together is not None
         assert in_pieces is not None
-        assert len(together) == (len(batch.tokens_N) if algorithm.values_at == "token" else len(batch.turns))
+        assert len(together) == (len(batch.tokens_N) if algorithm.values_at == "token" else len(batch.length_K))
         assert_close(together, in_pieces, atol=1e-5, rtol=0)
         assert_close(together, torch.cat([v for v in alone if v is not None]), atol=1e-5, rtol=0)
 
@@ -224,9 +226,8 @@ def test_the_kl_term_pulls_back_to_the_untrained_base() -> None:
 
     def distance() -> float:
         d = [
-            score(team, None, t.prompt_ids, t.completion.token_ids)
-            - score(team, t.agent, t.prompt_ids, t.completion.token_ids)
-            for t in batch.turns
+            score(team, None, turn.prompt, turn.ids) - score(team, turn.agent, turn.prompt, turn.ids)
+            for turn in said_in(batch)
         ]
         return float(torch.cat([x.exp() - x - 1 for x in d]).mean())
 
@@ -255,7 +256,7 @@ def test_gradients_are_clipped_for_each_adapter_on_its_own() -> None:
         batch = make_batch(members, episodes(members))
         learner = make_learner(members, grad_clip=1e-3)
         lesson = lesson_of(learner, batch)
-        planner = (batch.agent_K == 0)[batch.experience(lesson.values, torch.zeros(3)).turn_N]
+        planner = (batch.agent_K == 0)[batch.turn_N]
         advantages_N = lesson.estimate.advantages_N
         louder = torch.where(planner, factor * advantages_N, advantages_N)
         update(learner, lesson_of(learner, batch, advantages=louder))

@@ -11,11 +11,13 @@ from lessons import (
     DUO,
     GRPO,
     TOKEN,
+    Lesson,
     episodes,
     lesson_of,
     make_batch,
     make_learner,
     make_team,
+    said_in,
     score,
     seat,
     snapshot,
@@ -24,18 +26,17 @@ from lessons import (
 from torch import Tensor
 from torch.testing import assert_close
 
+from marft.algorithms.batch import Batch
 from marft.algorithms.trust_region import moved_kl
-from marft.learners.local import Learner
-from marft.learners.tally import Lesson
+from marft.learners.local import LocalLearner
 from marft.models.team import TeamModel
-from marft.rollouts.batching import Batch
 from marft.types import Reward
 
 LIMIT = 1e-3
 HASTY = {"planner": 0.03, "solver": 1e-5, "critic": 1e-3}
 
 
-def hasty(epochs: int = 1, limit: float | None = LIMIT) -> tuple[TeamModel, Learner, Lesson]:
+def hasty(epochs: int = 1, limit: float | None = LIMIT) -> tuple[TeamModel, LocalLearner, Lesson]:
     """A planner whose every step goes much too far, and a careful solver. `limit` is the planner's, a token."""
     team = make_team()
     members = seat(team)
@@ -48,10 +49,9 @@ def hasty(epochs: int = 1, limit: float | None = LIMIT) -> tuple[TeamModel, Lear
 def kl_of(team: TeamModel, batch: Batch, agent: str) -> float:
     """From the log-probs at which the agent's tokens were drawn, token by token."""
     found: list[Tensor] = []
-    for turn in batch.turns:
+    for turn in said_in(batch):
         if turn.agent == agent:
-            new = score(team, agent, turn.prompt_ids, turn.completion.token_ids)
-            found.append(moved_kl(torch.tensor(turn.completion.logprobs), new))
+            found.append(moved_kl(turn.logprobs, score(team, agent, turn.prompt, turn.ids)))
     return float(torch.cat(found).mean())
 
 
@@ -151,7 +151,7 @@ def test_a_step_that_was_shortened_is_the_next_agent_s_world_in_a_sequential_upd
     assert (wild - 1).abs().max() > (done.factor_E - 1).abs().max()
 
 
-def critic_loss(learner: Learner, lesson: Lesson) -> float:
+def critic_loss(learner: LocalLearner, lesson: Lesson) -> float:
     values = learner.values(lesson.batch)
     assert values is not None
     assert lesson.estimate.returns is not None

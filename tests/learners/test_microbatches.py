@@ -20,16 +20,16 @@ from lessons import (
     update,
 )
 
-from marft.algorithms.experience import Algorithm
-from marft.learners.local import Learner
-from marft.learners.microbatches import cut
+from marft.algorithms.base import Algorithm
+from marft.algorithms.batch import Batch
+from marft.learners.local import LocalLearner
+from marft.learners.microbatches import pack
 from marft.models import scoring
-from marft.rollouts.batching import Batch
 
 NEVER = 2.0  # nobody shares more than all tokens
 
 
-def group(algorithm: Algorithm, **changes: float) -> tuple[Learner, Batch]:
+def group(algorithm: Algorithm, **changes: float) -> tuple[LocalLearner, Batch]:
     """Each script played twice: samples with the same prompts, and half of them with the same answers."""
     members = seat(make_team(), critic="critic" if algorithm.values_at else None)
     played = [episode(members, script, reward, sample=i) for i in range(2) for script, reward in SCRIPTS]
@@ -44,8 +44,9 @@ def test_sharing_changes_no_value_and_no_gradient(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(scoring, "WORTH", worth)
         values = learner.values(batch)
         lesson = lesson_of(learner, batch, kl=0.1)
-        assert lesson.reference_N is not None
-        found.append((values, lesson.reference_N, gradients(learner, lesson)))
+        reference_N = lesson.data.scores.reference_N
+        assert reference_N is not None
+        found.append((values, reference_N, gradients(learner, lesson)))
     (values, reference, shared), (plain_values, plain_reference, plain) = found
     if values is not None:
         assert plain_values is not None
@@ -59,18 +60,18 @@ def test_tokens_trained_are_those_of_the_sequences_however_few_are_computed(monk
     for worth in (scoring.WORTH, NEVER):
         monkeypatch.setattr(scoring, "WORTH", worth)
         learner, batch = group(TOKEN)
-        work = learner.work(batch, torch.arange(len(batch.turns)), set(learner.optimizers))
-        computed = sum(one.tokens for one in cut(work, 8192))
+        samples = learner.samples(batch, torch.arange(len(batch.length_K)), set(learner.optimizers))
+        computed = sum(one.tokens for one in pack(samples, 8192))
         found.append((update(learner, lesson_of(learner, batch)).tokens, computed))
     (shared, fewer), (plain, every) = found
-    assert shared == plain == every == sum(len(one.span.ids) for one in work)
+    assert shared == plain == every == sum(len(one.span.ids) for one in samples)
     assert fewer < every / 2
 
 
 def test_a_budget_counts_what_is_computed() -> None:
     learner, batch = group(TOKEN)
-    work = learner.work(batch, torch.arange(len(batch.turns)), set(learner.optimizers))
-    [whole] = cut(work, sum(len(one.span.ids) for one in work) // 2)
-    assert len(whole.work) == len(work)
-    for one in cut(work, 128):
+    samples = learner.samples(batch, torch.arange(len(batch.length_K)), set(learner.optimizers))
+    [whole] = pack(samples, sum(len(one.span.ids) for one in samples) // 2)
+    assert len(whole.samples) == len(samples)
+    for one in pack(samples, 128):
         assert one.tokens <= 128

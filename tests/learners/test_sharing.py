@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from lessons import (
@@ -19,6 +17,7 @@ from lessons import (
     make_learner,
     make_team,
     only,
+    said_in,
     seat,
     snapshot,
 )
@@ -43,7 +42,7 @@ def twins() -> TeamModel:
 @pytest.mark.parametrize("aggregation", ["token", "turn", "agent"])
 def test_the_gradient_of_a_shared_adapter_is_that_of_its_agents_together(aggregation: Aggregation) -> None:
     team = twins()
-    algorithm = replace(TOKEN, aggregation=aggregation)
+    algorithm = TOKEN.model_copy(update={"aggregation": aggregation})
     found = {}
     for adapters in (OWN, SHARED):
         members = seat(team, adapters)
@@ -53,7 +52,7 @@ def test_the_gradient_of_a_shared_adapter_is_that_of_its_agents_together(aggrega
     apart, together = found[2], found[1]
     # apart, each adapter's weights sum to 1; together, all of them do
     turns = {"planner": 4, "solver": 3}
-    tokens = {a: sum(len(t.completion.token_ids) for t in batch.turns if t.agent == a) for a in turns}
+    tokens = {a: sum(len(turn.ids) for turn in said_in(batch) if turn.agent == a) for a in turns}
     assert tokens["planner"] != tokens["solver"]
     share = {"token": tokens, "turn": turns, "agent": dict.fromkeys(turns, 1)}[aggregation]
     expected: dict[str, Tensor] = {}
@@ -70,7 +69,7 @@ def test_a_shared_adapter_has_one_optimizer_and_takes_one_step_a_minibatch() -> 
     members = seat(team, {"planner": "both", "solver": "both"}, critic=None)
     before = {name: snapshot(team, name) for name in team.adapters}
     learner = make_learner(members, GRPO, epochs=2, minibatches=3)
-    assert list(learner.optimizers) == learner.adapters == ["both"]
+    assert list(learner.optimizers) == list(learner.adapters()) == ["both"]
     found = learn(learner, make_batch(members, episodes(members)))
     [taken] = {int(state["step"]) for state in learner.optimizers["both"].state.values()}
     assert 0 < taken <= 6  # none where a minibatch has no gradient

@@ -2,18 +2,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from lessons import Seat, make_batch, said_in
 
-from marft.algorithms.credit import RewardStream, equal, step_discounted
-from marft.algorithms.experience import returns_to_go
+from marft.algorithms.batch import Batch, Scores
+from marft.algorithms.credit import RewardStream
 from marft.algorithms.marft_token import MarftToken
-from marft.learners.member import Member
-from marft.learners.microbatches import token_rows
-from marft.rollouts.batching import Batch, CutState, build_batch
+from marft.rollouts.credit import Credit, StepDiscounted
 from marft.types import Completion, Episode, Message, Reward, Task, Turn
 
 TEMPERATURES = {"planner": 0.5, "solver": 1.0, "judge": 2.0}
@@ -45,11 +43,9 @@ def episode(task: str, speakers: Sequence[str], reward: float = 1.0, sample: int
 Encode = Callable[[Sequence[Message]], tuple[int, ...]]
 
 
-def member(
-    agent: str, *, adapter: str | None = None, critic: str | None = None, encode: Encode | None = None
-) -> Member:
+def member(agent: str, *, adapter: str | None = None, critic: str | None = None, encode: Encode | None = None) -> Seat:
     nothing: Any = None  # a batch is made without a model
-    return Member(
+    return Seat(
         agent=agent,
         adapter=adapter or agent,
         critic=critic,
@@ -59,7 +55,7 @@ def member(
     )
 
 
-def critics(encode: Encode, names: Mapping[str, str] | None = None) -> list[Member]:
+def critics(encode: Encode, names: Mapping[str, str] | None = None) -> list[Seat]:
     """The whole team, judged by the shared critic or by those named."""
     return [member(agent, critic=(names or {}).get(agent, "critic"), encode=encode) for agent in TEMPERATURES]
 
@@ -76,23 +72,33 @@ class Encodes:
         return (self.first + len(self.seen) - 1,)
 
 
-def batch_of(
-    episodes: Sequence[Episode], members: Sequence[Member] | None = None, credit: Callable[..., RewardStream] = equal
-) -> Batch:
-    return build_batch(episodes, members=members or [member(agent) for agent in TEMPERATURES], credit=credit)
+def batch_of(episodes: Sequence[Episode], members: Sequence[Seat] | None = None, credit: Credit | None = None) -> Batch:
+    return make_batch(members or [member(agent) for agent in TEMPERATURES], episodes, credit)
+
+
+class Given(Credit):
+    """The same rewards and discounts for every episode."""
+
+    name: str = "given"
+    rewards: tuple[float, ...]
+    discounts: tuple[float, ...]
+
+    def assign(self, episode: Episode) -> RewardStream:
+        return RewardStream(rewards=self.rewards, discounts=self.discounts)
 
 
 def scores(batch: Batch) -> list[float]:
     """What each turn comes to: its return-to-go."""
-    found = returns_to_go(batch.reward_K, batch.discount_K, batch.episode_K, len(batch.episodes))
+    found = batch.returns_to_go()
     assert found.dtype == torch.float32
     return [float(score) for score in found]
 
 
 def test_a_batch_lists_turns_in_order_of_play() -> None:
     found = batch_of([episode("x", ["planner", "solver"], 1.0), episode("y", ["solver"], 0.0)])
-    assert [t.agent for t in found.turns] == ["planner", "solver", "solver"]
+    assert [turn.agent for turn in said_in(found)] == ["planner", "solver", "solver"]
     assert found.episode_K.tolist() == [0, 0, 1]
+    assert found.index_K.tolist() == [0, 1, 0]
     assert found.agent_K.tolist() == [0, 1, 1]
     assert found.length_K.tolist() == [2, 2, 2]
     assert found.words_K.tolist() == [2, 2, 2]
@@ -141,7 +147,7 @@ def test_defect_03_a_turn_cut_by_its_limit_earns_on_its_last_token() -> None:
         lam=0.0, token_gamma=1.0, token_lam=0.0, whiten=False,
         clip_low=0.2, clip_high=0.2, dual_clip=None, aggregation="turn",
     )  # fmt: skip
-    estimate = method.estimate(found.experience(torch.zeros(5), torch.zeros(1)))
+    estimate = method.estimate(found, Scores(values=torch.zeros(5), final_E=torch.zeros(1)))
     assert estimate.advantages_N.tolist() == [0.0, 0.0, 0.0, 0.0, 1.0]  # λ = 0: the reward stays where it landed
 
 
@@ -154,7 +160,7 @@ def test_permuting_episodes_permutes_scores() -> None:
 def test_the_central_state_shows_all_earlier_turns_and_who_is_next() -> None:
     encode = Encodes()
     found = batch_of([episode("x", ["planner", "solver"]), episode("y", ["judge"])], critics(encode))
-    assert found.states == ((1,), (2,), (3,))
+    assert found.states == [(1,), (2,), (3,)]
     seen = encode.seen
     assert [messages[1].content for messages in seen] == ["Task x.", "Task x.\n\nplanner: say 0", "Task y."]
     assert [messages[0].content.rpartition("Next: ")[2] for messages in seen] == ["planner.", "solver.", "judge."]
@@ -175,8 +181,8 @@ def test_the_central_state_shows_what_the_environment_showed_and_where_an_episod
     )
     encode = Encodes()
     found = batch_of([episode("y", ["solver"]), cut], critics(encode))
-    assert found.states == ((1,), (2,), (3,))
-    assert found.cut_states == {1: CutState(critic="critic", ids=(4,))}
+    assert found.states == [(1,), (2,), (3,)]
+    assert found.cut_states == {1: ("critic", (4,))}
     seen = encode.seen
     assert [messages[1].content for messages in seen[1:3]] == ["p\n\nboard 0", "p\n\nboard 1\n\nplanner: go"]
     last = seen[3]
@@ -185,9 +191,7 @@ def test_the_central_state_shows_what_the_environment_showed_and_where_an_episod
 
 
 def test_the_credit_decides_rewards_and_discount() -> None:
-    def halving(episode: Episode) -> RewardStream:
-        return RewardStream(rewards=(0.0,) * (len(episode.turns) - 1) + (1.0,), discounts=(0.5,) * len(episode.turns))
-
+    halving = Given(rewards=(0.0, 1.0), discounts=(0.5, 0.5))
     found = batch_of([episode("x", ["planner", "solver"])], credit=halving)
     assert found.discount_K.tolist() == [0.5, 0.5]
     assert scores(found) == [0.5, 1.0]
@@ -203,7 +207,7 @@ def test_whole_rewards_are_numbers_like_any_other(reward: float) -> None:
 
 def test_token_rows_of_some_turns_in_their_order() -> None:
     found = batch_of([episode("x", ["planner", "solver"]), episode("y", ["judge"])])
-    rows, owner = token_rows(found, torch.tensor([2, 0]))
+    rows, owner = found.token_rows(torch.tensor([2, 0]))
     assert rows.tolist() == [4, 5, 0, 1]
     assert owner.tolist() == [0, 0, 1, 1]
 
@@ -214,7 +218,10 @@ def test_turns_of_those_who_do_not_learn_are_part_of_the_world() -> None:
     encode = Encodes()
     only = [member("planner", critic="critic", encode=encode), member("judge", critic="critic", encode=encode)]
     found = batch_of([episode("x", ["solver", "planner", "solver", "judge", "stranger"])], only)
-    assert [(turn.agent, turn.index) for turn in found.turns] == [("planner", 1), ("judge", 3)]
+    assert [(found.member(k).agent, index) for k, index in enumerate(found.index_K.tolist())] == [
+        ("planner", 1),
+        ("judge", 3),
+    ]
     assert found.agent_K.tolist() == [0, 1]
     assert found.temperature_K.tolist() == [0.5, 2.0]
     assert found.tokens_N.tolist() == [6, END, 8, END]
@@ -226,7 +233,7 @@ def test_turns_of_those_who_do_not_learn_are_part_of_the_world() -> None:
 
 def test_an_episode_without_a_learning_turn_has_no_rows() -> None:
     found = batch_of([episode("x", ["solver"]), episode("y", ["planner"], 0.5)], [member("planner")])
-    assert len(found.episodes) == 2
+    assert len(found.task_E) == 2
     assert found.episode_K.tolist() == [1]
     assert scores(found) == [0.5]
 
@@ -234,9 +241,7 @@ def test_an_episode_without_a_learning_turn_has_no_rows() -> None:
 def test_what_was_earned_in_between_goes_to_the_learning_turn_before() -> None:
     """With γ = ½ and rewards 1, 2, 4, 8, 16 the learning turns 1 and 3 earn 2 + ½·4 and 8 + ½·16, two steps apart."""
 
-    def given(episode: Episode) -> RewardStream:
-        return RewardStream(rewards=(1.0, 2.0, 4.0, 8.0, 16.0), discounts=(0.5,) * 5)
-
+    given = Given(rewards=(1.0, 2.0, 4.0, 8.0, 16.0), discounts=(0.5,) * 5)
     played = [episode("x", ["solver", "planner", "solver", "planner", "solver"])]
     found = batch_of(played, [member("planner")], credit=given)
     assert found.reward_K.tolist() == [4.0, 16.0]
@@ -249,7 +254,7 @@ def test_what_was_earned_in_between_goes_to_the_learning_turn_before() -> None:
 def test_the_team_s_reward_reaches_those_who_learn_before_the_last_turn() -> None:
     found = batch_of([episode("x", ["planner", "solver", "judge"], 1.0)], [member("planner")])
     assert (scores(found), found.discount_K.tolist()) == ([1.0], [1.0])
-    half = partial(step_discounted, beta=0.5)
+    half = StepDiscounted(beta=0.5)
     found = batch_of([episode("x", ["planner", "solver", "judge"], 1.0)], [member("planner")], credit=half)
     assert (scores(found), found.discount_K.tolist()) == ([0.25], [0.125])
 
@@ -259,7 +264,7 @@ def test_a_fork_brings_only_its_own_turns() -> None:
     fork = replace(trunk, sample=1, trunk=0, forked_at=2)
     found = batch_of([trunk, fork])
     assert found.episode_K.tolist() == [0, 0, 0, 1]
-    assert [turn.index for turn in found.turns] == [0, 1, 2, 2]
+    assert found.index_K.tolist() == [0, 1, 2, 2]
 
 
 def test_a_fork_holds_its_trunk_s_turns_up_to_the_fork() -> None:
@@ -270,7 +275,7 @@ def test_a_fork_holds_its_trunk_s_turns_up_to_the_fork() -> None:
     other = replace(episode("y", ["planner", "solver"]), sample=3, trunk=0, forked_at=1)
     found = batch_of([trunk, fork, second, other])
     assert found.episode_K.tolist() == [0, 0, 0, 1, 2, 2, 2, 3]
-    assert found.held() == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (3, 1), (4, 2), (5, 2), (6, 2), (7, 3)]
+    assert found.holders() == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (3, 1), (4, 2), (5, 2), (6, 2), (7, 3)]
 
 
 # --- adapters, critics and tokenizers ---------------------------------------------------------------------------------
@@ -292,7 +297,7 @@ def test_states_are_spelled_by_the_base_of_who_acts() -> None:
         member("judge", critic="critic", encode=small),
     ]
     found = batch_of([episode("x", ["planner", "solver", "judge", "solver"])], members)
-    assert found.states == ((100,), (200,), (101,), (201,))
+    assert found.states == [(100,), (200,), (101,), (201,)]
     assert [messages[0].content[-7:] for messages in large.seen] == ["solver."] * 2
 
 
@@ -314,10 +319,10 @@ def test_a_cut_off_episode_is_judged_by_the_critic_of_whoever_is_next(before: st
         episode("x", ["planner", "solver", "judge"]), ended="cut_off", cut_before=before, cut_shown="the board"
     )
     found = batch_of([cut], members)
-    [(e, state)] = found.cut_states.items()
-    assert (e, state.critic) == (0, judge)
+    [(e, (critic, ids))] = found.cut_states.items()
+    assert (e, critic) == (0, judge)
     last = voices[spelled].seen[-1]
-    assert state.ids == (voices[spelled].first + len(voices[spelled].seen) - 1,)
+    assert ids == (voices[spelled].first + len(voices[spelled].seen) - 1,)
     assert last[0].content.endswith(f"Next: {before}.")
     assert last[1].content == "Task x.\n\nthe board\n\nplanner: say 0\n\nsolver: say 1\n\njudge: say 2"
 
@@ -333,7 +338,7 @@ def test_what_a_cut_off_episode_has_not_earned_yet_is_the_critics_to_say() -> No
 def test_without_a_critic_there_are_no_states() -> None:
     cut = replace(episode("x", ["planner"]), ended="cut_off", cut_before="solver")
     found = batch_of([cut])
-    assert (found.states, found.cut_states) == ((), {})
+    assert (found.states, len(found.state_ids), found.cut_states) == ([()], 0, {})
 
 
 def test_a_cut_off_episode_that_nobody_learns_from_is_not_judged() -> None:

@@ -14,15 +14,15 @@ import pytest
 import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from marft.learners.member import Member
+from lessons import Seat, make_batch
 
-from marft.algorithms.credit import replayed
+from marft.algorithms.batch import Batch
 from marft.engines.scripted import ScriptedEngine
 from marft.envs.hosting import InProcess
 from marft.game.play import Agent, seed_of
 from marft.game.workflows import Workflow, find_workflow
-from marft.rollouts.batching import Batch, build_batch
 from marft.rollouts.counterfactuals import with_differences, with_forks
+from marft.rollouts.credit import Tree
 from marft.rollouts.runner import EpisodeRunner, Start
 from marft.types import Episode, Request, Reward, Sampling, Task, Turn
 
@@ -70,7 +70,7 @@ def numbers(request: Request) -> list[int]:
     return [int(found) for found in re.findall(r"\d+", request.messages[1].content)]
 
 
-def table_of(
+def runner_of(
     script: Callable[[Request], str],
     *,
     names: Sequence[str] = NAMES,
@@ -113,7 +113,7 @@ def differences(
     async def both() -> list[Episode]:
         starts = [Start(task=TASK, sample=i) for i in range(samples)]
         return await with_differences(
-            table, await runner.episodes(starts, "seed"), "seed", learns=learn, baseline=baseline
+            runner, await runner.episodes(starts, "seed"), "seed", learns=learn, baseline=baseline
         )
 
     return asyncio.run(both())
@@ -131,43 +131,43 @@ def differences(
 def test_a_turn_is_credited_with_what_the_team_loses_without_it(
     baseline: Literal["blank", "base"], credits: tuple[float, ...]
 ) -> None:
-    table, _ = table_of(chain)
-    [episode] = differences(table, baseline)
+    runner, _ = runner_of(chain)
+    [episode] = differences(runner, baseline)
     assert [turn.text for turn in episode.turns] == ["2", "4", "7"]
     assert episode.credits == credits
     assert episode.counts == {}
 
 
 def test_the_episode_itself_stays_as_it_was() -> None:
-    table, _ = table_of(chain)
+    runner, _ = runner_of(chain)
     [plain] = asyncio.run(runner.episodes([Start(task=TASK, sample=0)], "seed"))
-    [episode] = differences(table, "blank")
+    [episode] = differences(runner, "blank")
     assert (episode.turns, episode.reward, episode.sample) == (plain.turns, plain.reward, plain.sample)
     assert (episode.trunk, episode.forked_at) == (None, 0)
 
 
 def test_only_turns_that_learn_are_played_without() -> None:
-    table, voice = table_of(chain)
-    differences(table, "blank")
+    runner, voice = runner_of(chain)
+    differences(runner, "blank")
     # the episode; without the plan helper and solver speak again; without the solution nobody does
     assert [who(request) for request in voice.asked] == [*NAMES, "helper", "solver"]
-    table, voice = table_of(chain)
-    [episode] = differences(table, "blank", learn={"solver"})
+    runner, voice = runner_of(chain)
+    [episode] = differences(runner, "blank", learn={"solver"})
     assert episode.credits == (0, 0, 7)
     assert len(voice.asked) == 3
 
 
 def test_the_base_speaks_once_and_the_adapters_go_on() -> None:
-    table, voice = table_of(chain)
-    differences(table, "base")
+    runner, voice = runner_of(chain)
+    differences(runner, "base")
     again = [(who(request), request.adapter) for request in voice.asked[3:]]
     assert Counter(again) == Counter([("planner", None), ("helper", None), ("solver", "solver"), ("solver", None)])
 
 
 def test_without_a_message_the_rest_is_played_again_with_the_same_luck() -> None:
     """Else the credit of a turn would be the luck of those who followed."""
-    table, voice = table_of(chain)
-    differences(table, "blank", samples=2)
+    runner, voice = runner_of(chain)
+    differences(runner, "blank", samples=2)
     for name in ("helper", "solver"):
         seeds = [request.seed for request in voice.asked if who(request) == name]
         assert len(seeds) == 4  # each sample once, and again without its plan
@@ -180,8 +180,8 @@ def test_the_base_has_luck_of_its_own() -> None:
     def same_as_base(request: Request) -> str:
         return str(request.seed % 1000)  # whoever speaks, with adapter or without
 
-    table, voice = table_of(same_as_base)
-    first, second = differences(table, "base", samples=2)
+    runner, voice = runner_of(same_as_base)
+    first, second = differences(runner, "base", samples=2)
     played, again = voice.asked[:6], voice.asked[6:]
     assert {request.seed for request in played}.isdisjoint(request.seed for request in again)
     for episode in (first, second):
@@ -193,24 +193,24 @@ def test_every_episode_has_credits_of_its_own() -> None:
     def by_sample(request: Request) -> str:
         return chain(request) if request.seed != seed_of("seed/t/1", 2) else "9"
 
-    table, _ = table_of(by_sample)
-    first, second = differences(table, "blank", samples=2)
+    runner, _ = runner_of(by_sample)
+    first, second = differences(runner, "blank", samples=2)
     assert first.credits == (6, 0, 7)
     assert second.credits == (0, 0, 9)  # whatever the plan was
 
 
 def test_an_episode_whose_replay_fails_has_failed_too() -> None:
     """What the turn is worth is not known, and a credit of 0 would be compared with real ones."""
-    table, _ = table_of(chain, env=LastNumber(broken="1"))  # without the plan the solver says 1
-    [episode] = differences(table, "blank")
+    runner, _ = runner_of(chain, env=LastNumber(broken="1"))  # without the plan the solver says 1
+    [episode] = differences(runner, "blank")
     assert (episode.ended, episode.reward.team) == ("failed", 7)
     assert episode.error is not None
     assert episode.error.startswith("played again without turn 0, it failed: environment.transition raised")
 
 
 def test_an_episode_that_failed_is_not_played_again() -> None:
-    table, voice = table_of(chain, env=LastNumber(broken="7"))
-    [episode] = differences(table, "blank")
+    runner, voice = runner_of(chain, env=LastNumber(broken="7"))
+    [episode] = differences(runner, "blank")
     assert episode.ended == "failed"
     assert len(voice.asked) == 3
 
@@ -234,10 +234,10 @@ def orchestra(request: Request) -> str:
     ],
 )
 def test_a_replay_may_take_another_course(baseline: Literal["blank", "base"], credits: tuple[float, ...]) -> None:
-    table, _ = table_of(
+    runner, _ = runner_of(
         orchestra, names=("boss", "worker"), learn=("boss", "worker"), workflow=find_workflow("orchestrated")
     )
-    [episode] = differences(table, baseline, learn={"boss", "worker"})
+    [episode] = differences(runner, baseline, learn={"boss", "worker"})
     assert [turn.text for turn in episode.turns] == ["Next: worker", "3", "Done"]
     assert episode.credits == credits
     assert episode.counts == {}  # a blank is malformed, but only in the replay
@@ -267,7 +267,7 @@ def forks(
     for task in tasks:
         first = sum(start.task.id == task.id for start in starts)
         starts += [Start(task=task, sample=first + i) for i in range(samples)]
-    return asyncio.run(with_forks(table, starts, seed, samples=samples, learns=learn))
+    return asyncio.run(with_forks(runner, starts, seed, samples=samples, learns=learn))
 
 
 # trunk: worth 8, its forks 2, 4 and 6; of its turns 0, 1, 2 the helper's, 1, is no one's to fork at
@@ -294,15 +294,15 @@ def test_forks_cycle_over_learning_turns_and_are_worth_their_leaves(
     first: int, points: list[int], credits: list[tuple[float, ...]], families: list[list[tuple[int, int]]]
 ) -> None:
     seed = seed_with(first, turns=2)
-    table, _ = table_of(saying(ENDS, seed))
-    found = forks(table, samples=4, seed=seed)
+    runner, _ = runner_of(saying(ENDS, seed))
+    found = forks(runner, samples=4, seed=seed)
     assert [episode.sample for episode in found] == [0, 1, 2, 3]
     assert [episode.trunk for episode in found] == [None, 0, 0, 0]
     assert [episode.forked_at for episode in found] == [0, *points]
     assert [episode.credits for episode in found] == credits
     batch = batch_of(found)
     assert family_of(batch) == {frozenset(family) for family in families}
-    rows = list(zip(batch.episode_K.tolist(), (turn.index for turn in batch.turns), batch.reward_K, strict=True))
+    rows = list(zip(batch.episode_K.tolist(), batch.index_K.tolist(), batch.reward_K, strict=True))
     assert [(e, k) for e, k, _ in rows] == sorted({node for family in families for node in family})
     for e, k, reward in rows:
         assert float(reward) == pytest.approx(credits[e][k])
@@ -312,18 +312,18 @@ def test_forks_cycle_over_learning_turns_and_are_worth_their_leaves(
 def batch_of(episodes: Sequence[Episode], learn: Collection[str] = LEARN) -> Batch:
     nothing: Any = None  # no tensor is computed with it
     members = [
-        Member(agent=name, adapter=name, critic=None, team=nothing, encode=nothing, temperature=1.0)
+        Seat(agent=name, adapter=name, critic=None, team=nothing, encode=nothing, temperature=1.0)
         for name in sorted(learn)
     ]
     whole = [episode for episode in episodes if episode.ended != "failed"]
-    return build_batch(whole, members=members, credit=replayed, by_branch=True)
+    return make_batch(members, whole, Tree())
 
 
 def family_of(batch: Batch) -> set[frozenset[tuple[int, int]]]:
     """Which turns (episode, index) are compared with one another."""
     families: dict[int, set[tuple[int, int]]] = {}
-    for group, e, turn in zip(batch.group_K.tolist(), batch.episode_K.tolist(), batch.turns, strict=True):
-        families.setdefault(group, set()).add((e, turn.index))
+    for group, e, k in zip(batch.group_K.tolist(), batch.episode_K.tolist(), batch.index_K.tolist(), strict=True):
+        families.setdefault(group, set()).add((e, k))
     return {frozenset(family) for family in families.values()}
 
 
@@ -352,11 +352,11 @@ class Worth(toys.Echo):
 def test_a_tree_is_what_its_turns_say(workflow: str, samples: int, seed: int, learn: set[str]) -> None:
     """Worked out again from the turns alone: the leaves below a turn are the episodes that hold it, its siblings are the
     turns with the same past. What two episodes share was generated once, and is learnt from once."""
-    table, voice = table_of(
+    runner, voice = runner_of(
         by_luck, names=("boss", "helper", "solver"), learn=learn, env=Worth(), workflow=find_workflow(workflow)
     )
     tasks = [Task(id=f"t{i}", prompt=f"Task {i}.") for i in range(2)]
-    found = forks(table, samples=samples, seed=str(seed), tasks=tasks, learn=learn)
+    found = forks(runner, samples=samples, seed=str(seed), tasks=tasks, learn=learn)
     spoken = {id(turn): turn for episode in found for turn in episode.turns if turn.observation}
     assert len(voice.asked) == len(spoken)
 
@@ -375,16 +375,16 @@ def test_a_tree_is_what_its_turns_say(workflow: str, samples: int, seed: int, le
 
 
 def test_a_trunk_that_failed_has_no_forks() -> None:
-    table, voice = table_of(chain, env=LastNumber(broken="7"))
-    [trunk] = forks(table, samples=4)
+    runner, voice = runner_of(chain, env=LastNumber(broken="7"))
+    [trunk] = forks(runner, samples=4)
     assert (trunk.ended, trunk.credits) == ("failed", None)
     assert len(voice.asked) == 3
 
 
 def test_a_fork_that_failed_is_no_leaf() -> None:
     seed = seed_with(1, turns=2)  # forks at 2, 0, 2
-    table, _ = table_of(saying({**ENDS, (1, 2): "!"}, seed))
-    trunk, second, third, failed = forks(table, samples=4, seed=seed)
+    runner, _ = runner_of(saying({**ENDS, (1, 2): "!"}, seed))
+    trunk, second, third, failed = forks(runner, samples=4, seed=seed)
     assert (failed.sample, failed.ended, failed.credits) == (1, "failed", None)
     assert [trunk.credits, second.credits, third.credits] == [(7, 7, 8), (4, 4, 4), (0, 0, 6)]  # (8 + 6) / 2
     assert [trunk.ended, second.ended, third.ended] == ["terminated"] * 3
@@ -396,14 +396,14 @@ def test_a_fork_that_failed_is_no_leaf() -> None:
 
 
 def test_nobody_forks_where_nobody_learns() -> None:
-    table, _ = table_of(chain)
-    [trunk] = forks(table, samples=3, learn={"someone-else"})
+    runner, _ = runner_of(chain)
+    [trunk] = forks(runner, samples=3, learn={"someone-else"})
     assert trunk.credits == (7, 7, 7)
 
 
 def test_a_task_that_comes_twice_grows_two_trees() -> None:
-    table, _ = table_of(by_luck, env=Worth())
-    found = forks(table, samples=2, tasks=[TASK, TASK])
+    runner, _ = runner_of(by_luck, env=Worth())
+    found = forks(runner, samples=2, tasks=[TASK, TASK])
     assert [(episode.sample, episode.trunk) for episode in found] == [(0, None), (1, 0), (2, None), (3, 2)]
     for family in family_of(batch_of(found)):
         assert len({e // 2 for e, _ in family}) == 1
@@ -416,8 +416,8 @@ def test_trees_of_several_tasks_are_given_back_in_their_order() -> None:
     def script(request: Request) -> str:
         return "!" if "y?" in request.messages[1].content else by_luck(request)
 
-    table, _ = table_of(script)
-    found = forks(table, samples=3, tasks=tasks)
+    runner, _ = runner_of(script)
+    found = forks(runner, samples=3, tasks=tasks)
     assert [(episode.task.id, episode.sample, episode.ended == "failed") for episode in found] == [
         *(("x", i, False) for i in range(3)),
         ("y", 0, True),

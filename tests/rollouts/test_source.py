@@ -13,8 +13,7 @@ from toys import rows
 
 import marft
 from marft.game.play import Game
-from marft.rollouts.source import Source, task_order
-from marft.training.checkpoint import Position
+from marft.rollouts.source import EpisodeSource, SynchronousSource, task_order
 from marft.types import Episode, MarftError
 
 
@@ -44,8 +43,14 @@ async def bob_alone(game: Game) -> None:
     await game.act("bob")
 
 
-def source_of(**changes: Any) -> Source:
+def source_of(**changes: Any) -> EpisodeSource:
     return trainer_of(Path("some/run"), **changes).source
+
+
+def played(source: EpisodeSource, iteration: int = 0, play: int = 0, tasks_drawn: int = 0) -> list[Episode]:
+    """What the source plays once so many tasks have been drawn."""
+    source.load_state_dict({"tasks_drawn": tasks_drawn})
+    return list(source.next_batch(iteration, play).episodes)
 
 
 def texts(episodes: list[Episode]) -> list[tuple[str, ...]]:
@@ -73,7 +78,7 @@ def test_no_task_comes_twice_before_all_came_once(tmp_path: Path) -> None:
 
 def test_a_task_that_comes_twice_in_an_iteration_is_sampled_afresh() -> None:
     """Five tasks, ten drawn: every episode has its own luck."""
-    episodes = source_of(train={"tasks": 10, "samples": 2}).collect(Position(), 0)
+    episodes = played(source_of(train={"tasks": 10, "samples": 2}))
     assert len(episodes) == 20
     assert len({(episode.task.id, episode.sample) for episode in episodes}) == 20
 
@@ -90,43 +95,63 @@ def test_resampled_plays_go_on_through_the_tasks(tmp_path: Path) -> None:
 # --- luck -------------------------------------------------------------------------------------------------------------
 def test_what_is_played_depends_on_the_position_alone() -> None:
     source = source_of()
-    once = source.collect(Position(iteration=3, tasks_drawn=6), 0)
-    source.collect(Position(iteration=4, tasks_drawn=8), 0)
-    assert source.collect(Position(iteration=3, tasks_drawn=6), 0) == once
+    once = played(source, 3, tasks_drawn=6)
+    played(source, 4, tasks_drawn=8)
+    assert played(source, 3, tasks_drawn=6) == once
 
 
-@pytest.mark.parametrize("other", [(Position(iteration=1), 0), (Position(), 1)])
-def test_every_iteration_and_every_play_has_luck_of_its_own(other: tuple[Position, int]) -> None:
+def test_a_source_knows_how_far_it_is() -> None:
+    """Two tasks a batch: the second batch goes on where the first ended, in this run and in one that is resumed."""
+    source, resumed = source_of(), source_of()
+    assert isinstance(source, SynchronousSource)
+    source.next_batch(0)
+    assert source.state_dict() == {"tasks_drawn": 2}
+    resumed.load_state_dict(source.state_dict())
+    second = source.next_batch(1)
+    assert list(second.episodes) == list(resumed.next_batch(1).episodes) == played(source_of(), 1, tasks_drawn=2)
+    assert source.tasks_drawn == 4
+    assert len(second.batch.task_E) == len(second.learnt) == 4
+
+
+def test_a_batch_that_failed_has_drawn_nothing() -> None:
+    source = source_of(env="test_source:Silence")
+    with pytest.raises(MarftError, match="episodes failed"):
+        source.next_batch(0)
+    assert source.state_dict() == {"tasks_drawn": 0}
+
+
+@pytest.mark.parametrize("other", [(1, 0), (0, 1)])
+def test_every_iteration_and_every_play_has_luck_of_its_own(other: tuple[int, int]) -> None:
     source = source_of()
-    one, two = source.collect(Position(), 0), source.collect(*other)
+    one, two = played(source), played(source, *other)
     assert [episode.task for episode in one] == [episode.task for episode in two]
     assert texts(one) != texts(two)
 
 
 # --- play-outs --------------------------------------------------------------------------------------------------------
 def test_credit_by_playing_on_is_worked_out_while_playing() -> None:
-    plain = source_of().collect(Position(), 0)
+    plain = played(source_of())
     assert {episode.credits for episode in plain} == {None}
-    blank = source_of(credit="difference").collect(Position(), 0)
+    blank = played(source_of(credit="difference"))
     assert texts(blank) == texts(plain)
     assert all(episode.credits is not None and episode.trunk is None for episode in blank)
-    tree = source_of(credit="tree", train={"samples": 3}).collect(Position(), 0)
+    tree = played(source_of(credit="tree", train={"samples": 3}))
     assert [(episode.sample, episode.trunk) for episode in tree] == [(0, None), (1, 0), (2, 0)] * 2
     assert all(episode.credits is not None for episode in tree)
 
 
 def test_only_those_who_learn_are_played_without() -> None:
     frozen = {"agents": {"ann": {"trainable": False}}}
-    for episode in source_of(credit="difference", team=frozen).collect(Position(), 0):
+    for episode in played(source_of(credit="difference", team=frozen)):
         assert episode.credits is not None
         assert episode.credits[0] == 0
-    assert {e.forked_at for e in source_of(credit="tree", team=frozen).collect(Position(), 0)} == {0, 1}
+    assert {e.forked_at for e in played(source_of(credit="tree", team=frozen))} == {0, 1}
 
 
 # --- nothing to learn from --------------------------------------------------------------------------------------------
 def one_line(**changes: Any) -> str:
     with pytest.raises(MarftError) as caught:
-        source_of(**changes).collect(Position(iteration=6), 0)
+        played(source_of(**changes), iteration=6)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -134,7 +159,7 @@ def one_line(**changes: Any) -> str:
 def test_per_step_without_rewards_of_turns_is_one_line() -> None:
     assert "credit: per_step needs rewards of single turns (Reward.turns)" in one_line(credit="per_step")
     for env in ("test_source:Steps", "test_source:SometimesSteps"):
-        assert source_of(credit="per_step", env=env).collect(Position(), 0)
+        assert played(source_of(credit="per_step", env=env))
 
 
 def test_per_step_scores_are_the_environment_s(tmp_path: Path) -> None:
@@ -148,7 +173,7 @@ def test_nobody_who_learns_acts_is_one_line() -> None:
     assert one_line(team={"workflow": "toys:nobody"}) == line
     alone = {"workflow": "test_source:bob_alone", "agents": {"bob": {"trainable": False}}}
     assert one_line(team=alone) == line
-    assert source_of(team={"workflow": "test_source:bob_alone"}).collect(Position(), 0)
+    assert played(source_of(team={"workflow": "test_source:bob_alone"}))
 
 
 def test_too_many_failures_are_one_line_that_says_how_to_go_on() -> None:

@@ -85,7 +85,7 @@ def test_agents_may_share_an_adapter() -> None:
         "bob": "both",
         "cat": "cat",
     }
-    assert parts.learner.adapters == ["both", "cat"]
+    assert list(dict.fromkeys(member.adapter for member in parts.learner.members)) == ["both", "cat"]
     assert list(parts.learner.optimizers) == ["both", "cat", "critic"]
 
 

@@ -18,8 +18,9 @@ from marft.cli import main
 from marft.commands.progress import Terminal
 from marft.commands.train import resume_run
 from marft.config import parse, to_yaml
-from marft.learners.local import Learner
-from marft.learners.tally import Tally, Update
+from marft.learners.base import Update
+from marft.learners.local import LocalLearner
+from marft.learners.tally import Tally
 from marft.learners.trust_region import TrustRegion
 from marft.models.team import TeamModel
 from marft.runs.directory import RunDirectory
@@ -95,18 +96,18 @@ def test_told_to_go_back_it_does_so_three_times_at_lower_rates(tmp_path: Path) -
 
 def poison_once(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
     """The critic's weights are ruined by one update, the first time that it is done."""
-    real, calls = Learner.update, 0
+    real, calls = LocalLearner.update, 0
 
-    def poisoned(self: Learner, *arguments: Any, **named: Any) -> Update:
+    def poisoned(self: LocalLearner, *arguments: Any, **named: Any) -> Update:
         nonlocal calls
         calls += 1
         done = real(self, *arguments, **named)
         if calls == update:
-            for parameter in self.homes["critic"].value_heads["critic"].parameters():
+            for parameter in self.teams["critic"].value_heads["critic"].parameters():
                 torch.nn.init.constant_(parameter, float("nan"))
         return done
 
-    monkeypatch.setattr(Learner, "update", poisoned)
+    monkeypatch.setattr(LocalLearner, "update", poisoned)
 
 
 BACK: dict[str, Any] = {
@@ -180,18 +181,18 @@ def test_a_critic_of_nan_is_named_and_its_batch_saved(tmp_path: Path, monkeypatc
 def test_a_gradient_that_is_not_finite_names_its_adapter_and_nobody_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Learner._accumulate
+    real = LocalLearner._accumulate
 
-    def accumulate(self: Learner, *arguments: Any) -> Tally:
+    def accumulate(self: LocalLearner, *arguments: Any) -> Tally:
         found = real(self, *arguments)
-        for parameter in self.homes["bob"].parameters("bob").values():
+        for parameter in self.parameters("bob").values():
             if parameter.grad is not None:
                 parameter.grad.mul_(float("inf"))
         return found
 
     trainer = trainer_of(tmp_path / "run", train={"on_collapse": "warn"})
     before = {name: snapshot(trainer.parts.learner, name) for name in ("ann", "bob")}
-    monkeypatch.setattr(Learner, "_accumulate", accumulate)
+    monkeypatch.setattr(LocalLearner, "_accumulate", accumulate)
     trainer.run.path.mkdir()
     with trainer.interruption, pytest.raises(Collapse, match="the gradient of 'bob' is not finite"):
         trainer.train()
@@ -235,13 +236,13 @@ def test_an_interrupt_while_it_goes_back_waits_until_the_run_is_whole_again(
     with pytest.raises(Interrupted, match="is kept as it was after iteration 2"):
         start(tmp_path / "run", **BACK)
     monkeypatch.setattr(saving, "load_adapters", real)
-    monkeypatch.setattr(Learner, "update", Learner.update)
+    monkeypatch.setattr(LocalLearner, "update", LocalLearner.update)
     state = json.loads((tmp_path / "run" / "checkpoints" / "000002" / "state.json").read_text())
     assert (state["iteration"], state["returns"]) == (2, 1)
 
 
-def snapshot(learner: Learner, name: str) -> list[torch.Tensor]:
-    return [parameter.detach().clone() for parameter in learner.homes[name].parameters(name).values()]
+def snapshot(learner: LocalLearner, name: str) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in learner.parameters(name).values()]
 
 
 # --- agents -----------------------------------------------------------------------------------------------------------

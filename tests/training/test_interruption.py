@@ -83,17 +83,17 @@ def newest(run: Path) -> int:
 
 
 POINTS = {  # where the signal comes, and after how many iterations the run is kept
-    "in the evaluation before": ("marft.training.trainer:evaluate", 1, 0),
+    "in the evaluation before": ("marft.evaluation.held_out:evaluate", 1, 0),
     "among the episodes of that evaluation": ("marft.rollouts.runner:play", 2 + 2, 0),  # after the rehearsal's
     "in the first save": ("marft.training.checkpoint:save_adapter", 2, 0),
-    "before a rollout": ("marft.rollouts.source:Source.collect", 2, 1),
+    "before a rollout": ("marft.rollouts.source:SynchronousSource.next_batch", 2, 1),
     "in the middle of a rollout": ("marft.game.play:Game.act", 4 + 4 + 8 + 3, 1),
     "in the scoring": ("marft.training.trainer:Trainer.estimate", 3, 2),
-    "in an update": ("marft.learners.local:Learner._clip", 3, 2),
+    "in an update": ("marft.learners.local:LocalLearner._clip", 3, 2),
     "before the rows are written": ("marft.runs.directory:RunDirectory.append_metrics", 3, 3),
-    "in an evaluation on the way": ("marft.training.trainer:evaluate", 2, 2),
+    "in an evaluation on the way": ("marft.evaluation.held_out:evaluate", 2, 2),
     "in a save on the way": ("marft.training.checkpoint:save_adapter", 3, 3),
-    "in the evaluation after": ("marft.training.trainer:evaluate", 4, 4),
+    "in the evaluation after": ("marft.evaluation.held_out:evaluate", 4, 4),
     "before the last word": ("marft.training.trainer:Trainer.summarise", 1, 4),
 }
 
@@ -131,7 +131,7 @@ def test_an_iteration_of_several_plays_is_finished_once_somebody_has_learnt(
     expected = ending(start(tmp_path / "whole", **settings))
     for nth, kept in ((3, 1), (4, 2)):  # the first and the second rollout of the second iteration
         run = tmp_path / f"run-{nth}"
-        trap("marft.rollouts.source:Source.collect", nth, send)
+        trap("marft.rollouts.source:SynchronousSource.next_batch", nth, send)
         with pytest.raises(Interrupted):
             start(run, **settings)
         assert newest(run) == kept
@@ -143,8 +143,8 @@ def test_the_first_says_that_it_waits_and_the_second_stops_at_once(
     whole: Path, tmp_path: Path, trap: Trap, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
-    trap("marft.learners.local:Learner.minibatches", 2, send)
-    trap("marft.learners.local:Learner._clip", 4, send)
+    trap("marft.learners.local:LocalLearner.minibatches", 2, send)
+    trap("marft.learners.local:LocalLearner._clip", 4, send)
     with pytest.raises(Interrupted, match=f"{run} is kept as it was after iteration 0; go on with"):
         start(run, **SETTINGS)
     assert "stopping at the end of this iteration; once more stops at once" in capfd.readouterr().err
@@ -166,7 +166,7 @@ def test_the_second_stops_the_save_that_the_first_asked_for(
 
 @pytest.mark.parametrize(
     ("where", "nth", "kept"),
-    [("marft.training.trainer:Trainer.estimate", 3, 2), ("marft.learners.local:Learner._clip", 5, 0)],
+    [("marft.training.trainer:Trainer.estimate", 3, 2), ("marft.learners.local:LocalLearner._clip", 5, 0)],
 )
 def test_in_a_thread_a_plain_interrupt_is_all_there_is(
     whole: Path, tmp_path: Path, trap: Trap, monkeypatch: pytest.MonkeyPatch, where: str, nth: int, kept: int
@@ -243,7 +243,7 @@ def test_what_is_ignored_stays_ignored() -> None:
 @pytest.mark.usefixtures("handlers")
 def test_a_hangup_that_nohup_has_ignored_stays_ignored(tmp_path: Path, trap: Trap) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    trap("marft.learners.local:Learner._clip", 3, lambda: send(signal.SIGHUP))
+    trap("marft.learners.local:LocalLearner._clip", 3, lambda: send(signal.SIGHUP))
     start(tmp_path / "run", **SETTINGS)
     assert newest(tmp_path / "run") == 4
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
@@ -251,8 +251,8 @@ def test_a_hangup_that_nohup_has_ignored_stays_ignored(tmp_path: Path, trap: Tra
 
 def test_hangups_count_as_one(tmp_path: Path, trap: Trap) -> None:
     """The kernel and the shell both send one; the second must not break off what the first lets finish and saves."""
-    trap("marft.learners.local:Learner._clip", 3, lambda: send(signal.SIGHUP))
-    trap("marft.learners.local:Learner._clip", 4, lambda: send(signal.SIGHUP))
+    trap("marft.learners.local:LocalLearner._clip", 3, lambda: send(signal.SIGHUP))
+    trap("marft.learners.local:LocalLearner._clip", 4, lambda: send(signal.SIGHUP))
     trap("marft.training.checkpoint:save_adapter", 4, lambda: send(signal.SIGHUP))
     with Interruption() as outer:
         with pytest.raises(Interrupted, match="is kept as it was after iteration 2"):

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from lessons import Seat, make_batch
 
-from marft.algorithms.credit import equal
-from marft.algorithms.experience import Estimate
-from marft.learners.member import Member
-from marft.learners.tally import Lesson, Update
-from marft.rollouts.batching import build_batch
+from marft.algorithms.batch import Estimate, Scores, TrainingBatch
+from marft.learners.base import Update
+from marft.rollouts.source import Rollout
 from marft.training.metrics import (
     Play,
     episode_rows,
@@ -25,11 +24,11 @@ from marft.training.metrics import (
 from marft.types import Completion, Episode, Reward, Task, Turn
 
 
-def members(*names: str, critic: str | None = None) -> list[Member]:
+def members(*names: str, critic: str | None = None) -> list[Seat]:
     """`critic` is shared, or each one's own where it ends in a dash."""
     nothing: Any = None
     return [
-        Member(
+        Seat(
             agent=name,
             adapter=name,
             critic=f"{critic}{name}" if critic and critic.endswith("-") else critic,
@@ -65,7 +64,7 @@ def episode(speakers: str, reward: float = 0.0, *, version: int = 0, sample: int
 
 def play(
     episodes: Sequence[Episode],
-    team: Sequence[Member],
+    team: Sequence[Seat],
     *,
     learning: str = "",
     version: int = 0,
@@ -75,21 +74,20 @@ def play(
     returns: Sequence[float] | None = None,
     advantages: Sequence[float] | None = None,
 ) -> Play:
-    batch = build_batch([e for e in episodes if e.ended != "failed"], members=team, credit=equal)
-    lesson = Lesson(
+    batch = make_batch(team, [e for e in episodes if e.ended != "failed"])
+    data = TrainingBatch(
         batch=batch,
         estimate=Estimate(
             advantages_N=torch.zeros_like(batch.old_N) if advantages is None else torch.tensor(advantages),
             returns=None if returns is None else torch.tensor(returns),
         ),
-        values=None if values is None else torch.tensor(values),
-        reference_N=None,
-        kl_weight_A=torch.zeros(len(team)),
+        scores=Scores(final_E=torch.zeros(len(batch.task_E)), values=None if values is None else torch.tensor(values)),
     )
     update = Update(
         statistics=statistics or {}, factor_E=None if factors is None else torch.tensor(factors), excess={}, tokens=0
     )
-    return Play(episodes=episodes, lesson=lesson, update=update, learning=frozenset(learning), version=version)
+    rollout = Rollout(episodes=episodes, batch=batch)
+    return Play(rollout=rollout, data=data, update=update, learning=frozenset(learning), version=version)
 
 
 # --- the team ---------------------------------------------------------------------------------------------------------
@@ -259,10 +257,8 @@ def test_an_episode_is_written_whole_and_only_learners_have_advantages() -> None
     one = play(
         [episode("axb", 1.0), episode("b", 0.5, sample=1)], members("a", "b"), advantages=[1.0, 2.0, 3.0, 4.0, 5.0]
     )
-    first, second = episode_rows(
-        one.lesson.batch, one.lesson.estimate.advantages_N, 7, 2, lambda task: f"gold of {task.id}"
-    )
-    assert (first["gold"], first["correct"]) == ("gold of t", one.episodes[0].reward.correct)
+    first, second = episode_rows(one.rollout, one.data, 7, 2, lambda task: f"gold of {task.id}")
+    assert (first["gold"], first["correct"]) == ("gold of t", one.rollout.episodes[0].reward.correct)
     assert (first["iteration"], first["task"], first["sample"], first["reward"], first["ended"]) == (
         7,
         "t",
@@ -274,13 +270,13 @@ def test_an_episode_is_written_whole_and_only_learners_have_advantages() -> None
     assert [turn.get("advantages") for turn in first["turns"]] == [[1.0], None, [2.0, 3.0, 4.0]]
     assert [turn.get("reward") for turn in first["turns"]] == [0.0, None, 1.0]
     assert second["turns"][0]["advantages"] == [5.0]
-    assert len(list(episode_rows(one.lesson.batch, one.lesson.estimate.advantages_N, 7, 1))) == 1
+    assert len(list(episode_rows(one.rollout, one.data, 7, 1))) == 1
 
 
 def test_turns_that_a_fork_shares_are_written_without_advantages() -> None:
     trunk, fork = episode("ab", 1.0), episode("ab", 0.0, sample=1, trunk=0, forked_at=1)
     one = play([trunk, fork], members("a", "b"), advantages=[1.0, 2.0, 3.0, 4.0, 5.0])
-    _, row = episode_rows(one.lesson.batch, one.lesson.estimate.advantages_N, 1, 2)
+    _, row = episode_rows(one.rollout, one.data, 1, 2)
     assert [turn.get("advantages") for turn in row["turns"]] == [None, [4.0, 5.0]]
 
 

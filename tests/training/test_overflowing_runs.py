@@ -13,7 +13,6 @@ from toys import rows
 import marft
 from marft.envs.base import Split
 from marft.game.play import Game
-from marft.training.checkpoint import Position
 from marft.types import MarftError
 
 
@@ -87,7 +86,7 @@ def test_a_task_that_is_too_long_is_nobodys_failure() -> None:
     with pytest.raises(MarftError) as caught:
         trainer_of(
             Path("some/run"), **{**CHATTY, "env": {"name": "test_overflowing_runs:Content", "words": 200}}
-        ).source.collect(Position(), 0)
+        ).source.next_batch(0)
     line = str(caught.value)
     assert line.startswith("16 of 16 episodes failed in iteration 1; the first: ann: the prompt has 20")
     assert "tokens, the model reads 128, and it is as long if nobody speaks" in line

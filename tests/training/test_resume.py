@@ -91,17 +91,17 @@ def trap(where: str, nth: int) -> Callable[[], None]:
 
 
 POINTS = {
-    "before the first evaluation": ("marft.training.trainer:evaluate", 1),
+    "before the first evaluation": ("marft.evaluation.held_out:evaluate", 1),
     "between the first transcripts and their figures": ("marft.runs.directory:RunDirectory.write_summary", 1),
     "in the first save": ("marft.training.checkpoint:save_adapter", 2),
     "after the first rollout": ("marft.training.trainer:Trainer.estimate", 1),
-    "in the middle of an update": ("marft.learners.local:Learner._clip", 6),
+    "in the middle of an update": ("marft.learners.local:LocalLearner._clip", 6),
     "between episodes and metrics": ("marft.runs.directory:RunDirectory.append_metrics", 3),
     "in the middle of a save": ("marft.training.checkpoint:save_adapter", 5),
     "before the manifest of a save": ("marft.runs.checkpoints:seal", 2),
     "before a save is published": ("marft.runs.checkpoints:Checkpoints._publish", 3),
     "before an old checkpoint goes": ("marft.runs.checkpoints:Checkpoints._delete", 1),
-    "before the last evaluation": ("marft.training.trainer:evaluate", 2),
+    "before the last evaluation": ("marft.evaluation.held_out:evaluate", 2),
     "between the last transcripts and their figures": ("marft.runs.directory:RunDirectory.write_summary", 2),
     "before the last word": ("marft.training.trainer:Trainer.summarise", 1),
 }

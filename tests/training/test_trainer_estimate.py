@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from quick import trainer_of
+from quick import batch_of, plays_of, trainer_of
 
-from marft.learners.tally import Lesson
+from marft.algorithms.batch import TrainingBatch
 from marft.training.checkpoint import Position
 from marft.training.trainer import Trainer
 from marft.types import Episode, Turn
@@ -39,9 +39,16 @@ def make(tmp_path: Path) -> Callable[..., Trainer]:
     return trainer
 
 
-def estimate(trainer: Trainer) -> tuple[list[Episode], Lesson]:
-    episodes = trainer.source.collect(trainer.position, 0)
-    return episodes, trainer.estimate(trainer.batch_of(episodes))
+def estimate(trainer: Trainer) -> tuple[Sequence[Episode], TrainingBatch]:
+    rollout = trainer.source.next_batch(trainer.position.iteration)
+    data, _ = trainer.estimate(rollout.batch)
+    return rollout.episodes, data
+
+
+def loss_weights(trainer: Trainer) -> list[float]:
+    """The weights of a KL in the loss of the next update, ann's and bob's."""
+    plan = trainer.plan(0, trainer.plays()[0])
+    return [plan.kl_weights.get(name, 0.0) for name in ("ann", "bob")]
 
 
 def centred(episodes: Sequence[Episode], penalty: Callable[[Turn], float]) -> list[float]:
@@ -72,16 +79,16 @@ def test_a_kl_in_the_reward_is_taken_off_every_token_s(kind: str, make: Callable
     trainer = make(algorithm={"name": "dr_grpo", "kl": kl})
     trainer.position = replace(trainer.position, kl_weights={"bob": 2.0})  # ann's is still what the config says
     weights = {"ann": 0.5, "bob": 2.0}
-    episodes, lesson = estimate(trainer)
+    episodes, data = estimate(trainer)
 
     def penalty(turn: Turn) -> float:
         return weights[turn.agent] * sum(KINDS[kind](UNIFORM - old) for old in turn.completion.logprobs)
 
     expected = centred(episodes, penalty)
-    assert lesson.estimate.advantages_N.tolist() == pytest.approx(expected, abs=1e-4)
+    assert data.estimate.advantages_N.tolist() == pytest.approx(expected, abs=1e-4)
     assert max(map(abs, expected)) > 0.1
     assert expected != pytest.approx(centred(episodes, lambda turn: 0.0), abs=0.05)
-    assert lesson.kl_weight_A.tolist() == [0.0, 0.0]
+    assert loss_weights(trainer) == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "gspo", "reinforce++", "marft-token", "marft-action", "rloo"])
@@ -97,25 +104,26 @@ def test_where_an_engine_rounds_otherwise_nothing_is_learnt_from_that(algorithm:
 
     episodes = [
         replace(episode, turns=tuple(map(rounded, episode.turns)), reward=replace(episode.reward, team=1.0, turns={}))
-        for episode in trainer.source.collect(trainer.position, 0)
+        for episode in trainer.source.next_batch(0).episodes
     ]
-    batch = trainer.batch_of(episodes)
-    assert trainer.estimate(batch).estimate.advantages_N.abs().max() < 0.02
+    data, _ = trainer.estimate(batch_of(trainer, episodes))
+    assert data.estimate.advantages_N.abs().max() < 0.02
 
 
 def test_a_kl_in_the_loss_leaves_the_reward_alone(make: Callable[..., Trainer]) -> None:
     trainer = make(algorithm={"name": "dr_grpo", "kl": {"weight": 0.5, "target": 0.1}})
     trainer.position = replace(trainer.position, kl_weights={"bob": 2.0})
-    episodes, lesson = estimate(trainer)
-    assert lesson.estimate.advantages_N.tolist() == pytest.approx(centred(episodes, lambda turn: 0.0), abs=1e-5)
-    assert lesson.kl_weight_A.tolist() == [0.5, 2.0]
-    assert lesson.reference_N is not None
-    assert lesson.reference_N.tolist() == pytest.approx([UNIFORM] * len(lesson.reference_N), abs=1e-5)
+    episodes, data = estimate(trainer)
+    assert data.estimate.advantages_N.tolist() == pytest.approx(centred(episodes, lambda turn: 0.0), abs=1e-5)
+    assert loss_weights(trainer) == [0.5, 2.0]
+    reference_N = data.scores.reference_N
+    assert reference_N is not None
+    assert reference_N.tolist() == pytest.approx([UNIFORM] * len(data.batch.old_N), abs=1e-5)
 
 
 def test_without_a_kl_the_base_is_not_asked(make: Callable[..., Trainer]) -> None:
-    _, lesson = estimate(make())
-    assert lesson.reference_N is None
+    _, data = estimate(make())
+    assert data.scores.reference_N is None
 
 
 def test_a_kl_weight_moves_towards_its_target(make: Callable[..., Trainer]) -> None:
@@ -123,15 +131,14 @@ def test_a_kl_weight_moves_towards_its_target(make: Callable[..., Trainer]) -> N
     for target, factor in ((1e-6, 1.02), (1e6, 0.98)):
         trainer = make(algorithm={"name": "grpo", "kl": {"weight": 0.5, "target": target}})
         for power in (1, 2):
-            trainer.play_and_learn(0, trainer.plays()[0])
+            plays_of(trainer)
             assert trainer.position.kl_weights == pytest.approx(dict.fromkeys(("ann", "bob"), 0.5 * factor**power))
 
 
 def test_a_kl_weight_follows_its_own_agent_s_kl(make: Callable[..., Trainer]) -> None:
     kl = {"weight": 0.5, "target": 0.2}
     trainer = make(algorithm={"name": "grpo", "kl": kl}, schedule="alternate")
-    [steps] = trainer.plays()
-    done = trainer.play_and_learn(0, steps)
+    [done] = plays_of(trainer)
     measured = done.update.statistics["ann"]["reference_kl"]
     by = max(-0.2, min(0.2, measured / 0.2 - 1))
     assert trainer.position.kl_weights == pytest.approx({"ann": 0.5 * (1 + 0.1 * by)})  # bob has learnt nothing yet
@@ -139,7 +146,7 @@ def test_a_kl_weight_follows_its_own_agent_s_kl(make: Callable[..., Trainer]) ->
 
 def test_a_kl_weight_without_a_target_stays(make: Callable[..., Trainer]) -> None:
     trainer = make(algorithm={"name": "grpo", "kl": 0.5})
-    trainer.play_and_learn(0, trainer.plays()[0])
+    plays_of(trainer)
     assert trainer.position.kl_weights == {}
 
 
@@ -149,22 +156,22 @@ def test_baselines_are_used_before_they_move(make: Callable[..., Trainer]) -> No
     trainer = make(algorithm={"name": "rae", "decay": 0.75})
     known = {"ann": 0.5, "bob": -1.0}
     trainer.position = Position(baselines=known)
-    done = trainer.play_and_learn(0, trainer.plays()[0])
+    [done] = plays_of(trainer)
     expected = [
         episode.reward.team - known[turn.agent]
-        for episode in done.episodes
+        for episode in done.rollout.episodes
         for turn in episode.turns
         for _ in turn.completion.token_ids
     ]
-    assert done.lesson.estimate.advantages_N.tolist() == pytest.approx(expected, abs=1e-5)
-    average = mean(episode.reward.team for episode in done.episodes)
+    assert done.data.estimate.advantages_N.tolist() == pytest.approx(expected, abs=1e-5)
+    average = mean(episode.reward.team for episode in done.rollout.episodes)
     assert trainer.position.baselines == pytest.approx({name: 0.75 * b + 0.25 * average for name, b in known.items()})
 
 
 def test_baselines_begin_at_the_first_batch_s_mean(make: Callable[..., Trainer]) -> None:
     trainer = make(algorithm={"name": "rae", "decay": 0.75})
-    done = trainer.play_and_learn(0, trainer.plays()[0])
-    average = mean(episode.reward.team for episode in done.episodes)
+    [done] = plays_of(trainer)
+    average = mean(episode.reward.team for episode in done.rollout.episodes)
     assert trainer.position.baselines == pytest.approx(dict.fromkeys(("ann", "bob"), average))
 
 
@@ -198,9 +205,9 @@ def test_the_order_of_agents_changes_from_iteration_to_iteration(make: Callable[
 
 def test_each_play_raises_the_version_and_draws_new_tasks(make: Callable[..., Trainer]) -> None:
     trainer = make(schedule="resample")
-    plays = [trainer.play_and_learn(number, steps) for number, steps in enumerate(trainer.plays())]
+    plays = plays_of(trainer)
     assert [play.version for play in plays] == [0, 1]
-    assert (trainer.position.version, trainer.position.tasks_drawn, trainer.position.iteration) == (2, 4, 0)
+    assert (trainer.position.version, trainer.position.tasks_drawn, trainer.position.iteration) == (2, 4, 1)
     for play in plays:
-        turns = [turn for episode in play.episodes for turn in episode.turns]
+        turns = [turn for episode in play.rollout.episodes for turn in episode.turns]
         assert {turn.completion.version for turn in turns} == {play.version}  # nobody plays with an old self

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from quick import resume, start, trainer_of
+from quick import plays_of, resume, start, trainer_of
 from toys import files, rows
 
-from marft.learners.local import Learner
-from marft.learners.tally import Update
+from marft.algorithms.batch import TrainingBatch
+from marft.learners.base import Update, UpdatePlan
+from marft.learners.local import LocalLearner
 from marft.training.checkpoint import Position
 
 
@@ -20,13 +19,13 @@ from marft.training.checkpoint import Position
 def factors(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The learning rate of every update, as a share of the configured one."""
     seen: list[float] = []
-    real = Learner.update
+    real = LocalLearner.update
 
-    def update(self: Learner, *arguments: Any, rates: Mapping[str, float], **named: Any) -> Update:
-        seen.append(rates[next(iter(rates))])
-        return real(self, *arguments, rates=rates, **named)
+    def update(self: LocalLearner, data: TrainingBatch, plan: UpdatePlan) -> Update:
+        seen.append(plan.rates[next(iter(plan.rates))])
+        return real(self, data, plan)
 
-    monkeypatch.setattr(Learner, "update", update)
+    monkeypatch.setattr(LocalLearner, "update", update)
     return seen
 
 
@@ -100,7 +99,7 @@ def test_a_budget_passed_in_the_middle_of_an_iteration_turns_no_rate_around(
 def test_the_learning_rate_reaches_the_optimizers(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path / "run", team={"agents": {"ann": {"lr": 0.5}}})
     trainer.position = Position(iteration=2)
-    trainer.play_and_learn(0, trainer.plays()[0])
+    plays_of(trainer)
     rates = {name: o.param_groups[0]["lr"] for name, o in trainer.parts.learner.optimizers.items()}
     assert rates == pytest.approx({"ann": 0.5 * 0.55, "bob": 0.05 * 0.55})
 

@@ -10,7 +10,7 @@ from samples import experience, layouts, seeds
 from torch import Tensor
 from torch.testing import assert_close
 
-from marft.algorithms.experience import returns_to_go, to_rows
+from marft.algorithms.batch import to_rows
 from marft.algorithms.losses import sum_by_turn
 
 few = settings(max_examples=50, deadline=None, derandomize=True)
@@ -37,15 +37,27 @@ def test_to_rows_lays_each_episode_in_its_own_row() -> None:
 # --- scores -----------------------------------------------------------------------------------------------------------
 def test_returns_to_go_by_hand() -> None:
     # episode 0: c_2 = 4; c_1 = 2 + ½·4 = 4; c_0 = 1 + ¼·4 = 2. Episode 1 has no turns. Episode 2: 8, whatever follows
-    found = returns_to_go(
-        torch.tensor([1.0, 2.0, 4.0, 8.0]), torch.tensor([0.25, 0.5, 1.0, 1.0]), torch.tensor([0, 0, 0, 2]), 3
+    data = replace(
+        experience([[1, 1, 1], [], [1]], [0, 0, 0]),
+        reward_K=torch.tensor([1.0, 2.0, 4.0, 8.0]),
+        discount_K=torch.tensor([0.25, 0.5, 1.0, 1.0]),
     )
-    assert found.tolist() == [2.0, 4.0, 4.0, 8.0]
+    assert data.episode_K.tolist() == [0, 0, 0, 2]
+    assert data.score_K.tolist() == [2.0, 4.0, 4.0, 8.0]
+
+
+def test_returns_of_several_players_are_chained_each_on_its_own() -> None:
+    # one episode: player 0 has turns 0 and 2, player 1 has turn 1: c_2 = 4; c_1 = 2; c_0 = 1 + ½·4
+    data = replace(
+        experience([[1, 1, 1]], [0]), reward_K=torch.tensor([1.0, 2.0, 4.0]), discount_K=torch.full((3,), 0.5)
+    )
+    batch = replace(data.batch, return_K=torch.tensor([0, 1, 0]), episode_R=torch.tensor([0, 0]))
+    assert batch.returns_to_go().tolist() == [3.0, 2.0, 4.0]
 
 
 def test_turns_that_are_not_chained_score_their_own_rewards() -> None:
-    rewards = torch.tensor([1.0, 2.0, 4.0])
-    assert returns_to_go(rewards, torch.zeros(3), torch.tensor([0, 0, 1]), 2).tolist() == [1.0, 2.0, 4.0]
+    data = replace(experience([[1, 1], [1]], [0, 0]), reward_K=torch.tensor([1.0, 2.0, 4.0]), discount_K=torch.zeros(3))
+    assert data.score_K.tolist() == [1.0, 2.0, 4.0]
 
 
 @few
