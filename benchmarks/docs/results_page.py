@@ -8,7 +8,7 @@ from typing import Any
 INTRODUCTION = """# Results with a real model
 
 One language model alone (`single`: a solver) and as a team of two (`duo`: reasoner → actor), untuned and trained, on held-out tasks. Every number is
-from a file that a run or an evaluation wrote: `python benchmarks/learning/real.py` makes them and says why its settings are as they are, and [results/](results/)
+from a file that a run or an evaluation wrote: `python benchmarks/learning/real.py` makes them and says why its settings are as they are, and [results/](results/README.md)
 has the figures as JSON. Teams learn at temperature 0.7, with a clip of ratios at 0.2 below and 0.28 above, and λ = 1. The models are Qwen2.5-Coder-Instruct with **dequantised 4-bit weights** (the publisher's GGUF files, turned into bfloat16); no figure here is
 one of the original weights.
 
