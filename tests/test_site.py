@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]*))?\)")
+FILE = re.compile(r"`((?:src|tests|docs|benchmarks|examples|\.ci)/[^`\s]*)`")
+PLACEHOLDER = re.compile(r"\b(?!README|CHANGELOG)[A-Z]{2,}\b")  # NAME, FOLDER: the reader's own
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -68,6 +70,12 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_a_broken_link_is_found(link: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "read_text", lambda path, encoding: f"# Title\n\n[a link]({link})\n")
     assert broken(DOCS / "tools.md") == [link]
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")), ids=lambda page: page.name)
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    named = set(FILE.findall(FENCED.sub("", page.read_text(encoding="utf-8"))))
+    assert [name for name in sorted(named) if not PLACEHOLDER.search(name) and not list(ROOT.glob(name))] == []
 
 
 def test_the_reference_names_what_there_is() -> None:

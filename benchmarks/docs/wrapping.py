@@ -1,6 +1,6 @@
 """Wraps the prose of Markdown files at 120 columns; tables, code, headings and comments stay as they are.
 
-    python benchmarks/docs/wrapping.py [FILE …]      default: README.md, CONTRIBUTING.md, docs/*.md
+    python benchmarks/docs/wrapping.py [FILE …]      default: *.md, docs/*.md
 
 Only paragraphs with a line that is too long are filled anew, and nothing but line breaks changes.
 """
@@ -32,7 +32,7 @@ class Part:
 
 
 def pages() -> list[Path]:
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def main() -> None:
