@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]*))?\)")
-FILE = re.compile(r"`((?:src|tests|docs|benchmarks|examples|\.ci)/[^`\s]*)`")
+FILE = re.compile(r"`([\w.]+/[^`\s]*)`")
+TOPS = ("src", "tests", "docs", "benchmarks", "examples", "recipes", ".ci")
+ROOMS = {path.name for path in (ROOT / "src/marft").iterdir() if path.is_dir()} - {"runs"}  # where users' runs lie
 PLACEHOLDER = re.compile(r"\b(?!README|CHANGELOG)[A-Z]{2,}\b")  # NAME, FOLDER: the reader's own
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 
@@ -72,10 +74,27 @@ def test_a_broken_link_is_found(link: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert broken(DOCS / "tools.md") == [link]
 
 
-@pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")), ids=lambda page: page.name)
+def missing(page: Path) -> list[str]:
+    """Files and folders that a page names and that are not there; those of a room are written without src/marft."""
+    found = []
+    for name in sorted(set(FILE.findall(FENCED.sub("", page.read_text(encoding="utf-8"))))):
+        top = name.partition("/")[0]
+        base = ROOT if top in TOPS else ROOT / "src/marft"
+        if top in (*TOPS, *ROOMS) and not PLACEHOLDER.search(name) and not list(base.glob(name)):
+            found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_files_that_a_page_names_are_there(page: Path) -> None:
-    named = set(FILE.findall(FENCED.sub("", page.read_text(encoding="utf-8"))))
-    assert [name for name in sorted(named) if not PLACEHOLDER.search(name) and not list(ROOT.glob(name))] == []
+    assert missing(page) == []
+
+
+@pytest.mark.parametrize("name", ["src/marft/nothing.py", "game/nothing.py", "tests/nothing/"])
+def test_a_file_that_is_not_there_is_found(name: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"As `{name}`, `game/play.py` and `tests/` say; `runs/NAME`, `a/b`.\n", encoding="utf-8")
+    assert missing(page) == [name]
 
 
 def test_the_reference_names_what_there_is() -> None:
