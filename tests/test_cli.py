@@ -21,7 +21,7 @@ from toys import ECHO, TINY, files, rows, without_progress
 from marft.arguments import parser
 from marft.cli import main
 from marft.models.registry import NANO
-from marft.rollouts.team import Start
+from marft.rollouts.runner import Start
 from marft.runs.checkpoints import MANIFEST, seal
 from marft.training.loading import load_team
 from marft.version import __version__
@@ -486,8 +486,8 @@ def test_eval_takes_overrides(
 
 def test_play_shows_exactly_what_each_agent_saw(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config, parts = load_team(str(trained), [])
-    task = parts.table.host.tasks("test")[3]
-    [episode] = asyncio.run(parts.table.episodes([Start(task=task, sample=0)], f"{config.seed}/eval"))
+    task = parts.runner.host.tasks("test")[3]
+    [episode] = asyncio.run(parts.runner.episodes([Start(task=task, sample=0)], f"{config.seed}/eval"))
     capsys.readouterr()
     assert main(["play", str(trained), "--task", "3", "--show-prompts"]) == 0
     expected = [f"task: {task.prompt}", f"id: {task.id}, sample 0"]

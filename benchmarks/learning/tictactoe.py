@@ -34,7 +34,7 @@ from marft.commands.train import start_run
 from marft.config import parse
 from marft.envs.aec import PettingZoo
 from marft.rollouts.event_loop import run_async
-from marft.rollouts.team import Start
+from marft.rollouts.runner import Start
 from marft.training.build import assemble
 from marft.training.checkpoint import load_adapters
 from marft.types import Episode, Message
@@ -159,10 +159,10 @@ def play(chosen: Mapping[str, Any], checkpoint: Path | None) -> list[Episode]:
     try:
         if checkpoint is not None:
             load_adapters(checkpoint, parts.teams)
-        tasks = parts.table.host.tasks("test")
-        return run_async(parts.table.episodes([Start(task=task, sample=0) for task in tasks[:GAMES]], "strength"))
+        tasks = parts.runner.host.tasks("test")
+        return run_async(parts.runner.episodes([Start(task=task, sample=0) for task in tasks[:GAMES]], "strength"))
     finally:
-        parts.table.host.close()
+        parts.runner.host.close()
 
 
 def outcome(episode: Episode, side: str) -> str:

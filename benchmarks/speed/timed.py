@@ -86,7 +86,7 @@ def timed_run(config: Config, path: Path, watch: Stopwatch) -> TimedTrainer:
     load_initial_adapters(config, parts)
     run = RunDirectory.create(path, config, manifest(config, parts), needed=room(config, parts))
     listen(parts, watch)
-    with parts.table.host, Display() as display:
+    with parts.runner.host, Display() as display:
         trainer = TimedTrainer(watch, config, parts, run, [watch], Terminal(display, path))
         trainer.train()
     return trainer
@@ -97,6 +97,6 @@ def listen(parts: Assembly, watch: Stopwatch) -> None:
     for base in parts.bases.values():
         engine: Any = base.engine
         engine.encode = watch.timing("rendering", engine.encode)
-    host: Any = parts.table.host
+    host: Any = parts.runner.host
     if isinstance(host, InProcess):
         host.env = TimedEnv(host.env, watch)

@@ -132,8 +132,8 @@ def test_a_few_episodes_stand_for_an_iteration(settings: list[str]) -> None:
     """Against all episodes of a real iteration, and what each of its passes really keeps."""
     config = load_config(None, ["device=cpu", "train.tasks=20", *settings])
     parts = assemble(config)
-    with parts.table.host:
-        real = Source(config, parts.table, Path()).collect(Position(), 0)
+    with parts.runner.host:
+        real = Source(config, parts.runner, Path()).collect(Position(), 0)
         few = Rollouts(config, parts).whole().episodes
     assert (len(real), len(few)) == (80, 16)
     expected, found = (list(Iteration(config, parts.learner, episodes).trained()) for episodes in (real, few))

@@ -113,7 +113,7 @@ def test_a_longer_run_has_the_file_of_one_that_was_as_long_from_the_start(tmp_pa
 def test_play_says_what_was_said_in_the_evaluation(run: Path, when: str, at: int | None) -> None:
     with models_in_memory():
         config, parts = load_team(str(run), [], at)
-        with parts.table.host:
+        with parts.runner.host:
             rows = [row for row in kept(run) if row["when"] == when and row["iteration"] == {None: 4}.get(at, at)]
             assert len(rows) == 7
             for row in rows:
@@ -127,7 +127,7 @@ def test_play_says_what_was_said_in_marft_eval(run: Path, tmp_path: Path) -> Non
     overrides = ["eval.samples=3", "eval.temperature=1.5", "eval.top_k=0"]
     with models_in_memory():
         config, parts = load_team(str(run), [*overrides, "eval.benchmarks={}"])
-        with parts.table.host:
+        with parts.runner.host:
             measure(config, parts, tmp_path / "e", Display())
             found = toys.rows(tmp_path / "e" / "episodes.jsonl")
             for row in found:
@@ -141,7 +141,7 @@ def test_play_says_what_was_said_in_marft_eval(run: Path, tmp_path: Path) -> Non
 def test_texts_that_differ_from_the_transcript_are_pointed_out(run: Path) -> None:
     with models_in_memory():
         config, parts = load_team(str(run), ["seed=7"])
-        with parts.table.host:
+        with parts.runner.host:
             other, unknown = play_task(config, parts), play_task(config, parts, sample=5)
     assert "held_out.jsonl has other texts of this sample (iteration 4)" in (compared(other, kept(run)) or "")
     assert compared(unknown, kept(run)) is None

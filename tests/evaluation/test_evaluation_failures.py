@@ -19,7 +19,7 @@ from marft.evaluation.failures import Failures, Tolerance
 from marft.evaluation.measuring import measure
 from marft.evaluation.rehearsal import FEW, SHORT, rehearse
 from marft.game.play import Game
-from marft.rollouts.team import Table
+from marft.rollouts.runner import EpisodeRunner
 from marft.terminal.display import Display
 from marft.types import MarftError, Request, SpeechError, Task
 
@@ -188,7 +188,7 @@ class Fails(Exception):
     pass
 
 
-def spoken(table: Table, speak: Callable[[Request], str], asked: list[Request] | None = None) -> Table:
+def spoken(runner: EpisodeRunner, speak: Callable[[Request], str], asked: list[Request] | None = None) -> EpisodeRunner:
     """The same team with another voice."""
 
     def answer(request: Request) -> str:
@@ -197,7 +197,7 @@ def spoken(table: Table, speak: Callable[[Request], str], asked: list[Request] |
         return speak(request)
 
     voice = ScriptedEngine(answer, ids=False)
-    return replace(table, team={name: replace(agent, voice=voice) for name, agent in table.team.items()})
+    return replace(runner, team={name: replace(agent, voice=voice) for name, agent in runner.team.items()})
 
 
 TWENTY = [Task(id=str(i), prompt=f"task {i}") for i in range(20)]
@@ -207,7 +207,7 @@ def test_a_healthy_team_rehearses_two_short_episodes() -> None:
     asked: list[Request] = []
     config = config_of(team={"agents": {"ann": {"max_tokens": 1000}}}, eval={"temperature": 0.5})
     parts = seated(team={"agents": {"ann": {"max_tokens": 1000}}})
-    rehearse(config, spoken(parts.table, lambda request: "hm", asked), TWENTY, Tolerance())
+    rehearse(config, spoken(parts.runner, lambda request: "hm", asked), TWENTY, Tolerance())
     assert sorted(request.sampling.max_tokens for request in asked) == [4] * FEW + [SHORT] * FEW
     assert {request.sampling.temperature for request in asked} == {0.5}
 

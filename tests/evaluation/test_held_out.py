@@ -19,20 +19,20 @@ from marft.evaluation.settings import EvalSettings, eval_settings, with_settings
 from marft.game.lockstep import Lockstep
 from marft.game.play import Agent
 from marft.game.workflows import find_workflow
-from marft.rollouts.team import Table
+from marft.rollouts.runner import EpisodeRunner
 from marft.types import Completion, Episode, Request, Reward, Sampling, Task, Turn
 
 OWN = Sampling(temperature=0.7, top_p=0.9, top_k=5, max_tokens=11, stop=("!",))
 ASIS = EvalSettings(tasks=3, temperature=None, top_p=None, top_k=None)
 
 
-def table(asked: list[Request], env: Any = None) -> Table:
+def table(asked: list[Request], env: Any = None) -> EpisodeRunner:
     def speak(request: Request) -> str:
         asked.append(request)
         return f"{len(request.messages[-1].content)}"
 
     agent = Agent(name="a", prompt="", sees=None, adapter="a", sampling=OWN, voice=ScriptedEngine(speak))
-    return Table(team={"a": agent}, host=InProcess(env or toys.Echo()), workflow=find_workflow("sequential"))
+    return EpisodeRunner(team={"a": agent}, host=InProcess(env or toys.Echo()), workflow=find_workflow("sequential"))
 
 
 def episode(**more: Any) -> Episode:

@@ -29,7 +29,7 @@ from marft.evaluation.settings import eval_settings
 from marft.game.lockstep import Lockstep
 from marft.game.play import Agent
 from marft.game.workflows import find_workflow
-from marft.rollouts.team import Start, Table
+from marft.rollouts.runner import EpisodeRunner, Start
 from marft.terminal.display import Display
 from marft.types import MarftError, Request, Sampling, Task
 
@@ -124,8 +124,8 @@ def test_what_others_see_of_a_silent_agent() -> None:
         name: Agent(name=name, prompt="", sees=None, adapter=name, sampling=Sampling(max_tokens=9), voice=ScriptedEngine(speak))
         for name in ("ann", "bob")
     }  # fmt: skip
-    table = Table(team=silence(team, "ann"), host=InProcess(toys.Echo()), workflow=find_workflow("sequential"))
-    [episode] = asyncio.run(table.episodes([Start(task=Task(id="t", prompt="Go."), sample=0)], "0"))
+    table = EpisodeRunner(team=silence(team, "ann"), host=InProcess(toys.Echo()), workflow=find_workflow("sequential"))
+    [episode] = asyncio.run(runner.episodes([Start(task=Task(id="t", prompt="Go."), sample=0)], "0"))
     assert [turn.text for turn in episode.turns] == ["", "hello"]
     assert episode.turns[0].completion.token_ids == ()
     assert seen == ["Go.\n\nann: "]
@@ -294,10 +294,10 @@ def test_the_last_message_that_the_environment_heard_is_asked_for_its_answer() -
         await game.act("a")
         await game.act("a", aside=game.task.id == "0")
 
-    table = Table(team={"a": agent}, host=InProcess(Answers()), workflow=twice)
+    table = EpisodeRunner(team={"a": agent}, host=InProcess(Answers()), workflow=twice)
 
     async def ask(number: int) -> Hashable | None:
-        [episode] = await table.episodes([Start(task=Task(id=str(number), prompt=""), sample=0)], "0")
+        [episode] = await runner.episodes([Start(task=Task(id=str(number), prompt=""), sample=0)], "0")
         failed = replace(episode, ended="failed", error="x")
         assert await answers(table, [failed, replace(episode, turns=())]) == [None, None]
         [found] = await answers(table, [episode])

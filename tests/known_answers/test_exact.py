@@ -18,17 +18,17 @@ from typing import Any, cast
 import pytest
 import torch
 from known_answers.games import Alone, Follow, Signal, Words
-
 from marft.algorithms.experience import Experience
+from marft.learners.member import Member
+from marft.training.registry import make_algorithm, make_credit
+
 from marft.config import Config, parse
 from marft.envs.hosting import InProcess
 from marft.game.play import Agent, seed_of
 from marft.game.workflows import find_workflow
-from marft.learners.member import Member
 from marft.rollouts.batching import Batch, build_batch
 from marft.rollouts.counterfactuals import with_differences, with_forks
-from marft.rollouts.team import Start, Table
-from marft.training.registry import make_algorithm, make_credit
+from marft.rollouts.runner import EpisodeRunner, Start
 from marft.types import Completion, Episode, Message, Request, Task
 
 Policy = Mapping[tuple[str, str], float]  # probability of "1" by (agent, what it reads)
@@ -138,13 +138,13 @@ def config_of(match: Match, credit: Mapping[str, Any], algorithm: Mapping[str, A
     return parse({"team": {"agents": agents}, "credit": credit, "algorithm": algorithm, "train": {"samples": samples}})
 
 
-def seat(config: Config, match: Match, luck: Mapping[int, float]) -> Table:
+def seat(config: Config, match: Match, luck: Mapping[int, float]) -> EpisodeRunner:
     voice = Dice(match.policy(), match.base, luck)
     team = {
         name: Agent(name=name, prompt=name, sees=agent.sees, adapter=name, sampling=agent.sampling, voice=voice)
         for name, agent in config.team.agents.items()
     }
-    return Table(team=team, host=InProcess(match.env), workflow=find_workflow("sequential"))
+    return EpisodeRunner(team=team, host=InProcess(match.env), workflow=find_workflow("sequential"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,15 +183,15 @@ async def deal(match: Match, config: Config, task: Task, seed: str = "seed") -> 
     return found
 
 
-async def played(table: Table, starts: Sequence[Start], config: Config, seed: str) -> list[Episode]:
+async def played(runner: EpisodeRunner, starts: Sequence[Start], config: Config, seed: str) -> list[Episode]:
     """As training does it."""
     match config.credit.name:
         case "tree":
-            return await with_forks(table, starts, seed, samples=len(starts), learns=table.team)
+            return await with_forks(table, starts, seed, samples=len(starts), learns=runner.team)
         case "difference":
-            episodes = await table.episodes(starts, seed)
-            return await with_differences(table, episodes, seed, learns=table.team, baseline=config.credit.baseline)
-    return await table.episodes(starts, seed)
+            episodes = await runner.episodes(starts, seed)
+            return await with_differences(table, episodes, seed, learns=runner.team, baseline=config.credit.baseline)
+    return await runner.episodes(starts, seed)
 
 
 def dealt(match: Match, config: Config, seed: str = "seed") -> list[Dealt]:

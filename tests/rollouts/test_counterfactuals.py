@@ -14,16 +14,16 @@ import pytest
 import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marft.learners.member import Member
 
 from marft.algorithms.credit import replayed
 from marft.engines.scripted import ScriptedEngine
 from marft.envs.hosting import InProcess
 from marft.game.play import Agent, seed_of
 from marft.game.workflows import Workflow, find_workflow
-from marft.learners.member import Member
 from marft.rollouts.batching import Batch, build_batch
 from marft.rollouts.counterfactuals import with_differences, with_forks
-from marft.rollouts.team import Start, Table
+from marft.rollouts.runner import EpisodeRunner, Start
 from marft.types import Episode, Request, Reward, Sampling, Task, Turn
 
 TASK = Task(id="t", prompt="Count.")
@@ -77,7 +77,7 @@ def table_of(
     learn: Collection[str] = LEARN,
     env: Any = None,
     workflow: Workflow = SEQUENTIAL,
-) -> tuple[Table, Remembers]:
+) -> tuple[EpisodeRunner, Remembers]:
     """Everybody speaks with one voice; who learns has an adapter."""
     voice = Remembers(script)
     team = {
@@ -91,7 +91,7 @@ def table_of(
         )
         for name in names
     }
-    return Table(team=team, host=InProcess(env or LastNumber()), workflow=workflow), voice
+    return EpisodeRunner(team=team, host=InProcess(env or LastNumber()), workflow=workflow), voice
 
 
 # --- difference -------------------------------------------------------------------------------------------------------
@@ -108,12 +108,12 @@ def chain(request: Request) -> str:
 
 
 def differences(
-    table: Table, baseline: Literal["blank", "base"], *, learn: Collection[str] = LEARN, samples: int = 1
+    runner: EpisodeRunner, baseline: Literal["blank", "base"], *, learn: Collection[str] = LEARN, samples: int = 1
 ) -> list[Episode]:
     async def both() -> list[Episode]:
         starts = [Start(task=TASK, sample=i) for i in range(samples)]
         return await with_differences(
-            table, await table.episodes(starts, "seed"), "seed", learns=learn, baseline=baseline
+            table, await runner.episodes(starts, "seed"), "seed", learns=learn, baseline=baseline
         )
 
     return asyncio.run(both())
@@ -140,7 +140,7 @@ def test_a_turn_is_credited_with_what_the_team_loses_without_it(
 
 def test_the_episode_itself_stays_as_it_was() -> None:
     table, _ = table_of(chain)
-    [plain] = asyncio.run(table.episodes([Start(task=TASK, sample=0)], "seed"))
+    [plain] = asyncio.run(runner.episodes([Start(task=TASK, sample=0)], "seed"))
     [episode] = differences(table, "blank")
     assert (episode.turns, episode.reward, episode.sample) == (plain.turns, plain.reward, plain.sample)
     assert (episode.trunk, episode.forked_at) == (None, 0)
@@ -256,7 +256,12 @@ def saying(texts: Mapping[tuple[int, int], str], seed: str) -> Callable[[Request
 
 
 def forks(
-    table: Table, *, samples: int, seed: str = "seed", tasks: Sequence[Task] = (TASK,), learn: Collection[str] = LEARN
+    runner: EpisodeRunner,
+    *,
+    samples: int,
+    seed: str = "seed",
+    tasks: Sequence[Task] = (TASK,),
+    learn: Collection[str] = LEARN,
 ) -> list[Episode]:
     starts: list[Start] = []
     for task in tasks:

@@ -21,7 +21,7 @@ from marft.evaluation.settings import EvalSettings
 from marft.game.lockstep import Lockstep
 from marft.models.peft_format import save_adapter
 from marft.models.team import TeamModel
-from marft.rollouts.team import Start
+from marft.rollouts.runner import Start
 from marft.training.build import Assembly, learner_settings
 from marft.types import MarftError, Message, Task
 
@@ -68,7 +68,7 @@ def test_by_default_every_agent_has_an_adapter_of_its_own() -> None:
         ("ann",) * 2 + (None,),
         ("bob",) * 2 + (None,),
     ]
-    for name, agent in parts.table.team.items():
+    for name, agent in parts.runner.team.items():
         assert (agent.name, agent.adapter, agent.prompt, agent.sees) == (name, name, name, None)
         assert agent.voice is base.engine
     assert not same(base.team, "ann", base.team, "bob")  # they start apart
@@ -80,7 +80,7 @@ def test_agents_may_share_an_adapter() -> None:
         algorithm="marft-token",
     )
     assert list(adapters(parts).values()) == [{"both": 2, "cat": 2, "critic": 2}]
-    assert {name: agent.adapter for name, agent in parts.table.team.items()} == {
+    assert {name: agent.adapter for name, agent in parts.runner.team.items()} == {
         "ann": "both",
         "bob": "both",
         "cat": "cat",
@@ -92,8 +92,8 @@ def test_agents_may_share_an_adapter() -> None:
 def test_a_frozen_agent_without_a_folder_is_the_base_alone() -> None:
     parts = seated(team={"agents": {"bob": {"trainable": False}}}, algorithm="marft-token")
     assert list(adapters(parts).values()) == [{"ann": 2, "critic": 2}]
-    assert parts.table.team["bob"].adapter is None
-    assert parts.table.team["bob"].voice is parts.table.team["ann"].voice
+    assert parts.runner.team["bob"].adapter is None
+    assert parts.runner.team["bob"].voice is parts.runner.team["ann"].voice
     assert [member.agent for member in parts.learner.members] == ["ann"]
 
 
@@ -106,24 +106,24 @@ def test_a_frozen_agent_from_a_folder_has_the_rank_it_was_saved_with(tmp_path: P
     assert adapters(parts) == {next(iter(parts.bases)): {"ann": 2, "bob": 5}}
     assert base.team.lora.specs["bob"].scaling == 1.5
     assert same(base.team, "bob", saved, "ann")
-    assert parts.table.team["bob"].adapter == "bob"
+    assert parts.runner.team["bob"].adapter == "bob"
     assert list(parts.learner.optimizers) == ["ann"]
 
 
 def test_a_scripted_agent_is_plain_code() -> None:
     parts = seated(team={"agents": {"cat": SCRIPTED}})
-    cat = parts.table.team["cat"]
+    cat = parts.runner.team["cat"]
     assert isinstance(cat.voice, ScriptedEngine)
     assert cat.adapter is None
     task = Task(id="t", prompt="hm")
-    [episode] = asyncio.run(parts.table.episodes([Start(task=task, sample=0)], "seed"))
+    [episode] = asyncio.run(parts.runner.episodes([Start(task=task, sample=0)], "seed"))
     ann, bob, third = episode.turns
     assert third.text == f"hm\n\nann: {ann.text}\n\nbob: {bob.text}".upper()
 
 
 def test_a_remote_agent_is_seated_without_a_call() -> None:
     parts = seated(team={"agents": {"cat": {**REMOTE, "max_tokens": 9, "temperature": 0.3}}})
-    cat = parts.table.team["cat"]
+    cat = parts.runner.team["cat"]
     assert isinstance(cat.voice, OpenAIEngine)
     assert (cat.voice.model, cat.voice.timeout, cat.voice.retries) == ("far", 60.0, 4)
     assert cat.voice.url.startswith("http://127.0.0.1:9/v1")
@@ -137,8 +137,8 @@ def test_a_script_that_is_not_there_is_one_line() -> None:
 
 def test_an_anonymous_team_knows_no_prompts_and_no_names() -> None:
     parts = seated(team={"anonymous": True})
-    assert [agent.prompt for agent in parts.table.team.values()] == [None, None]
-    [episode] = asyncio.run(parts.table.episodes([Start(task=Task(id="t", prompt="hm"), sample=0)], "seed"))
+    assert [agent.prompt for agent in parts.runner.team.values()] == [None, None]
+    [episode] = asyncio.run(parts.runner.episodes([Start(task=Task(id="t", prompt="hm"), sample=0)], "seed"))
     ann, bob = episode.turns
     assert [message.role for message in bob.observation] == ["user"]
     assert bob.observation[0].content == f"hm\n\n{ann.text}"
@@ -156,7 +156,7 @@ def test_a_team_without_weights_of_ours_loads_no_model(monkeypatch: pytest.Monke
     assert parts.device == "no device of ours"
     assert parts.fingerprint == seated(team={"agents": {"ann": None, "bob": None, "far": REMOTE}}).fingerprint
     found = evaluate(
-        parts.table, EvalSettings(tasks=3, temperature=None, top_p=None, top_k=None), seed=0, lockstep=Lockstep()
+        parts.runner, EvalSettings(tasks=3, temperature=None, top_p=None, top_k=None), seed=0, lockstep=Lockstep()
     )
     assert (found["tasks"], found["failed"]) == (3, 0)
 
@@ -177,7 +177,7 @@ def test_agents_on_another_model_have_its_engine_and_a_critic_there() -> None:
     assert second == "nano"
     assert adapters(parts) == {first: {"ann": 2, "critic": 2}, "nano": {"bob": 2, "cat": 2, "critic-1": 2}}
     engines = {name: base.engine for name, base in parts.bases.items()}
-    assert {name: agent.voice for name, agent in parts.table.team.items()} == {
+    assert {name: agent.voice for name, agent in parts.runner.team.items()} == {
         "ann": engines[first],
         "bob": engines["nano"],
         "cat": engines["nano"],
@@ -196,8 +196,8 @@ def test_agents_on_another_model_have_its_engine_and_a_critic_there() -> None:
 def test_a_model_that_only_frozen_agents_speak_with_has_no_critic() -> None:
     parts = seated(team={"agents": {"bob": {"model": "nano", "trainable": False}}}, algorithm="marft-token")
     assert list(adapters(parts).values()) == [{"ann": 2, "critic": 2}, {}]
-    assert isinstance(parts.table.team["bob"].voice, LocalEngine)
-    assert parts.table.team["bob"].voice is parts.bases["nano"].engine
+    assert isinstance(parts.runner.team["bob"].voice, LocalEngine)
+    assert parts.runner.team["bob"].voice is parts.bases["nano"].engine
 
 
 def test_the_team_s_model_is_not_loaded_for_nobody() -> None:
@@ -268,7 +268,7 @@ def test_agents_that_share_an_adapter_begin_from_one_folder(folders: Path) -> No
 def test_frozen_agents_begin_from_the_team_s_folder_too(folders: Path) -> None:
     parts = seated(team={"agents": {"bob": {"trainable": False}}}, init_from=str(folders / "exported"))
     [team] = parts.teams
-    assert parts.table.team["bob"].adapter == "bob"
+    assert parts.runner.team["bob"].adapter == "bob"
     assert same(team, "bob", stirred(), "bob")
     assert list(parts.learner.optimizers) == ["ann"]
 

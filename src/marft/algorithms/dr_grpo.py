@@ -6,17 +6,24 @@ over tokens with one constant; `aggregation="token"` divides by the minibatch's 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from marft.algorithms.advantages import centred
-from marft.algorithms.experience import Estimate, Experience, ValuesAt
-from marft.algorithms.grouped import estimate_from_groups
-from marft.algorithms.token_level import TokenLevel
+from marft.algorithms.base import Algorithm
+
+if TYPE_CHECKING:
+    from marft.algorithms.batch import Batch, Estimate, Scores
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrGrpo(TokenLevel):
-    values_at: ValuesAt | None = None
+class DrGrpo(Algorithm):
+    """Scores less their group's mean."""
 
-    def estimate(self, experience: Experience) -> Estimate:
-        return estimate_from_groups(experience, centred(experience.score_K, experience.group_K))
+    least_samples: ClassVar[int] = 2
+
+    name: Literal["dr_grpo"] = "dr_grpo"
+
+    def estimate(self, batch: Batch, scores: Scores) -> Estimate:
+        from marft.algorithms.advantages import centred
+        from marft.algorithms.grouped import estimate_from_groups
+
+        score_K = batch.returns_to_go(scores.penalty_N)
+        return estimate_from_groups(batch, score_K, centred(score_K, batch.group_K))

@@ -11,19 +11,20 @@ import torch
 from torch import Tensor
 
 from marft.algorithms.advantages import group_mean, less_other_plays
-from marft.algorithms.experience import Estimate, Experience
+from marft.algorithms.batch import Batch, Estimate
 
 
-def estimate_from_groups(experience: Experience, relative_K: Tensor, *, std_floor: float | None = None) -> Estimate:
+def estimate_from_groups(
+    batch: Batch, score_K: Tensor, relative_K: Tensor, *, std_floor: float | None = None
+) -> Estimate:
     """`relative_K` where the group has two turns or more. Elsewhere c less the agent's mean in other plays, which with a
     floor is divided by the deviation of the agent's scores, as a group's advantages are by its own."""
-    _, group, count = experience.group_K.unique(return_inverse=True, return_counts=True)
+    _, group, count = batch.group_K.unique(return_inverse=True, return_counts=True)
     lone_K = count[group] == 1
-    score_K = experience.score_K
-    fallback_K = less_other_plays(score_K, experience.agent_K, experience.play_K, experience.task_K)
+    fallback_K = less_other_plays(score_K, batch.agent_K, batch.play_K, batch.task_K)
     if std_floor is not None:
-        distance = score_K.double() - group_mean(score_K.double(), experience.agent_K)
-        std_K = group_mean(distance.square(), experience.agent_K).sqrt()
+        distance = score_K.double() - group_mean(score_K.double(), batch.agent_K)
+        std_K = group_mean(distance.square(), batch.agent_K).sqrt()
         fallback_K = (fallback_K.double() / std_K.clamp(min=std_floor)).to(score_K)
     advantages_K = torch.where(lone_K, fallback_K, relative_K)
-    return Estimate(advantages_N=advantages_K[experience.turn_N], lone_K=lone_K)
+    return Estimate(advantages_N=advantages_K[batch.turn_N], lone_K=lone_K)

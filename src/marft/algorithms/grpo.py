@@ -6,20 +6,29 @@ rewards are distributed differently.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from marft.algorithms.advantages import group_relative
-from marft.algorithms.experience import Estimate, Experience, ValuesAt
-from marft.algorithms.grouped import estimate_from_groups
-from marft.algorithms.token_level import TokenLevel
+from pydantic import Field
+
+from marft.algorithms.base import Algorithm
+
+if TYPE_CHECKING:
+    from marft.algorithms.batch import Batch, Estimate, Scores
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grpo(TokenLevel):
-    std_floor: float
-    values_at: ValuesAt | None = None
+class Grpo(Algorithm):
+    """Scores less their group's mean, over its deviation."""
 
-    def estimate(self, experience: Experience) -> Estimate:
-        floor = max(self.std_floor, experience.noise)
-        relative_K = group_relative(experience.score_K, experience.group_K, std_floor=floor)
-        return estimate_from_groups(experience, relative_K, std_floor=floor)
+    least_samples: ClassVar[int] = 2
+
+    name: Literal["grpo"] = "grpo"
+    std_floor: Annotated[float, Field(gt=0)] = 1e-4
+
+    def estimate(self, batch: Batch, scores: Scores) -> Estimate:
+        from marft.algorithms.advantages import group_relative
+        from marft.algorithms.grouped import estimate_from_groups
+
+        floor = max(self.std_floor, scores.noise)
+        score_K = batch.returns_to_go(scores.penalty_N)
+        relative_K = group_relative(score_K, batch.group_K, std_floor=floor)
+        return estimate_from_groups(batch, score_K, relative_K, std_floor=floor)

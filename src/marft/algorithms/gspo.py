@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from marft.algorithms.action_level import ActionLevel, Normalise
-from marft.algorithms.advantages import group_relative
-from marft.algorithms.experience import Estimate, Experience, ValuesAt
-from marft.algorithms.grouped import estimate_from_groups
+from pydantic import Field
+
+from marft.algorithms.base import ActionLevel
+
+if TYPE_CHECKING:
+    from marft.algorithms.batch import Batch, Estimate, Scores
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Gspo(ActionLevel):
-    std_floor: float
-    normalise: Normalise = "token"
-    values_at: ValuesAt | None = None
+    """GRPO's advantages with one length-normalised ratio a turn."""
 
-    def estimate(self, experience: Experience) -> Estimate:
-        floor = max(self.std_floor, experience.noise)
-        relative_K = group_relative(experience.score_K, experience.group_K, std_floor=floor)
-        return estimate_from_groups(experience, relative_K, std_floor=floor)
+    least_samples: ClassVar[int] = 2
+
+    name: Literal["gspo"] = "gspo"
+    std_floor: Annotated[float, Field(gt=0)] = 1e-4
+
+    def estimate(self, batch: Batch, scores: Scores) -> Estimate:
+        from marft.algorithms.advantages import group_relative
+        from marft.algorithms.grouped import estimate_from_groups
+
+        floor = max(self.std_floor, scores.noise)
+        score_K = batch.returns_to_go(scores.penalty_N)
+        relative_K = group_relative(score_K, batch.group_K, std_floor=floor)
+        return estimate_from_groups(batch, score_K, relative_K, std_floor=floor)

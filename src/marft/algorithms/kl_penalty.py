@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from marft.algorithms.batch import Batch
 from marft.algorithms.losses import KlKind, kl_estimate, sum_by_turn
-from marft.models.attention import ragged
-from marft.rollouts.batching import Batch
 
 MARGIN = 3.0  # deviations of the rounding: what differs by less does not count as a difference
 LARGEST = 0.1  # gap of a token that is rounding; a larger one is a single mishap, and says nothing of the others
@@ -31,7 +30,7 @@ def kl_penalty(
     How far the penalties of turns would be off, some more than others, had the engine's log-probs (`drawn_N`) been taken,
     tells the rounding.
     """
-    turn_N, _ = ragged(batch.length_K)
+    turn_N = batch.turn_N
     weight_N = weight_A[batch.agent_K[turn_N]]
     amount_N = weight_N * kl_estimate(own_N, reference_N, kind)
     off_N = own_N + (drawn_N - own_N).clamp(-LARGEST, LARGEST)

@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from marft.algorithms.action_level import ActionLevel
-from marft.algorithms.advantages import action_gae, whiten
-from marft.algorithms.experience import Estimate, Experience, ValuesAt, to_rows
+from marft.algorithms.base import ActionLevel
+from marft.config.algorithm import GaeConfig
+
+if TYPE_CHECKING:
+    from marft.algorithms.batch import Batch, Estimate, Scores
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarftAction(ActionLevel):
-    lam: float
-    whiten: bool
-    values_at: ValuesAt | None = "turn"
+class MarftAction(GaeConfig, ActionLevel):
+    """GAE over turns: agent k bootstraps from the next agent to act."""
 
-    def estimate(self, experience: Experience) -> Estimate:
-        """GAE over turns: agent k bootstraps from the next agent to act."""
-        assert experience.values is not None
-        episode_K, rows = experience.episode_K, len(experience.final_E)
-        values, mask, column = to_rows(experience.values, episode_K, rows)
-        rewards, _, _ = to_rows(experience.turn_reward_K, episode_K, rows)
-        discount, _, _ = to_rows(experience.discount_K, episode_K, rows)
-        advantages = action_gae(rewards, values, discount, mask, experience.final_E, lam=self.lam)[episode_K, column]
-        returns = advantages + experience.values
+    values_at: ClassVar[Literal["token", "turn"] | None] = "turn"
+
+    name: Literal["marft-action"] = "marft-action"
+    normalise: Literal["sum", "token", "word"] = "token"
+
+    @property
+    def normalised_by(self) -> Literal["sum", "token", "word"]:
+        return self.normalise
+
+    def estimate(self, batch: Batch, scores: Scores) -> Estimate:
+        from marft.algorithms.advantages import action_gae, whiten
+        from marft.algorithms.batch import Estimate, to_rows
+
+        assert scores.values is not None
+        return_K, rows = batch.return_K, len(batch.episode_R)
+        values, mask, column = to_rows(scores.values, return_K, rows)
+        rewards, _, _ = to_rows(batch.turn_rewards(scores.penalty_N), return_K, rows)
+        discount, _, _ = to_rows(batch.discount_K, return_K, rows)
+        final_R = scores.final_E[batch.episode_R]
+        advantages = action_gae(rewards, values, discount, mask, final_R, lam=self.turn_lam)[return_K, column]
+        returns = advantages + scores.values
         if self.whiten:
-            advantages = whiten(advantages, experience.agent_K, experience.score_K, noise=experience.noise)
-        return Estimate(advantages_N=advantages[experience.turn_N], returns=returns)
+            score_K = batch.returns_to_go(scores.penalty_N)
+            advantages = whiten(advantages, batch.agent_K, score_K, noise=scores.noise)
+        return Estimate(advantages_N=advantages[batch.turn_N], returns=returns)

@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from marft.algorithms.advantages import token_gae, whiten
-from marft.algorithms.experience import Estimate, Experience, ValuesAt, to_rows
-from marft.algorithms.token_level import TokenLevel
+from marft.algorithms.base import Algorithm
+from marft.config.algorithm import Fraction, GaeConfig
+
+if TYPE_CHECKING:
+    from marft.algorithms.batch import Batch, Estimate, Scores
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarftToken(TokenLevel):
-    lam: float
-    token_gamma: float
-    token_lam: float
-    whiten: bool
-    values_at: ValuesAt | None = "token"
+class MarftToken(GaeConfig, Algorithm):
+    """Token-level GAE through all turns of an episode, end to end; one ratio a token."""
 
-    def estimate(self, experience: Experience) -> Estimate:
-        """Token-level GAE through all turns of an episode, end to end."""
-        assert experience.values is not None
-        turn_N = experience.turn_N
-        episode_N, rows = experience.episode_K[turn_N], len(experience.final_E)
-        values, mask, column = to_rows(experience.values, episode_N, rows)
-        rewards, _, _ = to_rows(experience.token_reward_N, episode_N, rows)
-        ends, _, _ = to_rows(experience.ends_N, episode_N, rows)
-        discount, _, _ = to_rows(experience.discount_K[turn_N], episode_N, rows)
+    values_at: ClassVar[Literal["token", "turn"] | None] = "token"
+
+    name: Literal["marft-token"] = "marft-token"
+    token_gamma: Fraction = 1.0
+    token_lam: Fraction = 1.0
+
+    def estimate(self, batch: Batch, scores: Scores) -> Estimate:
+        from marft.algorithms.advantages import token_gae, whiten
+        from marft.algorithms.batch import Estimate, to_rows
+
+        assert scores.values is not None
+        return_N, rows = batch.return_K[batch.turn_N], len(batch.episode_R)
+        values, mask, column = to_rows(scores.values, return_N, rows)
+        rewards, _, _ = to_rows(batch.token_rewards(scores.penalty_N), return_N, rows)
+        ends, _, _ = to_rows(batch.ends_N, return_N, rows)
+        discount, _, _ = to_rows(batch.discount_K[batch.turn_N], return_N, rows)
         advantages = token_gae(
-            rewards, values, ends, discount, mask, experience.final_E,
-            lam=self.lam, token_gamma=self.token_gamma, token_lam=self.token_lam,
-        )[episode_N, column]  # fmt: skip
-        returns = advantages + experience.values
+            rewards, values, ends, discount, mask, scores.final_E[batch.episode_R],
+            lam=self.turn_lam, token_gamma=self.token_gamma, token_lam=self.token_lam,
+        )[return_N, column]  # fmt: skip
+        returns = advantages + scores.values
         if self.whiten:
-            agent_N, score_N = experience.agent_K[turn_N], experience.score_K[turn_N]
-            advantages = whiten(advantages, agent_N, score_N, noise=experience.noise)
+            score_K = batch.returns_to_go(scores.penalty_N)
+            agent_N, score_N = batch.agent_K[batch.turn_N], score_K[batch.turn_N]
+            advantages = whiten(advantages, agent_N, score_N, noise=scores.noise)
         return Estimate(advantages_N=advantages, returns=returns)

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from marft.algorithms.experience import Estimate
+from marft.algorithms.batch import Batch, Estimate
 from marft.algorithms.losses import kl_estimate
-from marft.rollouts.batching import Batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from marft.algorithms.advantages import running_baseline
-from marft.algorithms.experience import Estimate, Experience, ValuesAt
-from marft.algorithms.token_level import TokenLevel
+from pydantic import Field
+
+from marft.algorithms.base import Algorithm
+
+if TYPE_CHECKING:
+    from marft.algorithms.batch import Batch, Estimate, Scores
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rae(TokenLevel):
-    decay: float
-    values_at: ValuesAt | None = None
+class Rae(Algorithm):
+    """Scores against a running baseline of each agent."""
 
-    def estimate(self, experience: Experience) -> Estimate:
-        assert experience.baseline_A is not None
-        advantages, baseline_A = running_baseline(
-            experience.score_K, experience.agent_K, experience.baseline_A, decay=self.decay
-        )
-        return Estimate(advantages_N=advantages[experience.turn_N], baseline_A=baseline_A)
+    name: Literal["rae"] = "rae"
+    decay: Annotated[float, Field(ge=0, lt=1)] = 0.9
+
+    def estimate(self, batch: Batch, scores: Scores) -> Estimate:
+        from marft.algorithms.advantages import running_baseline
+        from marft.algorithms.batch import Estimate
+
+        assert scores.baseline_A is not None
+        score_K = batch.returns_to_go(scores.penalty_N)
+        advantages_K, baseline_A = running_baseline(score_K, batch.agent_K, scores.baseline_A, decay=self.decay)
+        return Estimate(advantages_N=advantages_K[batch.turn_N], baseline_A=baseline_A)

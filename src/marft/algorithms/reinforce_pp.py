@@ -5,17 +5,22 @@ Each agent has its own statistics, over its turns of all tasks, so it also learn
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-from marft.algorithms.advantages import whiten
-from marft.algorithms.experience import Estimate, Experience, ValuesAt
-from marft.algorithms.token_level import TokenLevel
+from marft.algorithms.base import Algorithm
+
+if TYPE_CHECKING:
+    from marft.algorithms.batch import Batch, Estimate, Scores
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReinforcePP(TokenLevel):
-    values_at: ValuesAt | None = None
+class ReinforcePP(Algorithm):
+    """Scores normalised over the batch, for each agent."""
 
-    def estimate(self, experience: Experience) -> Estimate:
-        advantages = whiten(experience.score_K, experience.agent_K, noise=experience.noise)
-        return Estimate(advantages_N=advantages[experience.turn_N])
+    name: Literal["reinforce++"] = "reinforce++"
+
+    def estimate(self, batch: Batch, scores: Scores) -> Estimate:
+        from marft.algorithms.advantages import whiten
+        from marft.algorithms.batch import Estimate
+
+        advantages_K = whiten(batch.returns_to_go(scores.penalty_N), batch.agent_K, noise=scores.noise)
+        return Estimate(advantages_N=advantages_K[batch.turn_N])

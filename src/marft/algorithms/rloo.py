@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from marft.algorithms.advantages import leave_one_out
-from marft.algorithms.experience import Estimate, Experience, ValuesAt
-from marft.algorithms.grouped import estimate_from_groups
-from marft.algorithms.token_level import TokenLevel
+from marft.algorithms.base import Algorithm
+
+if TYPE_CHECKING:
+    from marft.algorithms.batch import Batch, Estimate, Scores
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rloo(TokenLevel):
-    values_at: ValuesAt | None = None
+class Rloo(Algorithm):
+    """Each sample against the mean of the others."""
 
-    def estimate(self, experience: Experience) -> Estimate:
-        return estimate_from_groups(experience, leave_one_out(experience.score_K, experience.group_K))
+    least_samples: ClassVar[int] = 2
+
+    name: Literal["rloo"] = "rloo"
+
+    def estimate(self, batch: Batch, scores: Scores) -> Estimate:
+        from marft.algorithms.advantages import leave_one_out
+        from marft.algorithms.grouped import estimate_from_groups
+
+        score_K = batch.returns_to_go(scores.penalty_N)
+        return estimate_from_groups(batch, score_K, leave_one_out(score_K, batch.group_K))

@@ -42,7 +42,7 @@ class Team:
 
     def tasks(self, split: Split = "test") -> Sequence[Task]:
         """The environment's tasks: held out (`"test"`), or for training (`"train"`)."""
-        return self._open.table.host.tasks(split)
+        return self._open.runner.host.tasks(split)
 
     def play(self, task: int | str | Task = 0, *, prompt: str | None = None, sample: int = 0) -> Episode:
         """One episode: on the held-out task of that number or id, on a task of the environment's, or on a `prompt` of yours.
@@ -80,7 +80,7 @@ class Team:
     def close(self) -> None:
         """Ends the environment's processes and lets go of the weights; once more is no harm."""
         if self._parts is not None:
-            self._parts.table.host.close()
+            self._parts.runner.host.close()
             self._parts = None
 
     def __enter__(self) -> Self:

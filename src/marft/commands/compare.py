@@ -161,9 +161,9 @@ def play_held_out(config: Config, run: RunDirectory, display: Display) -> Mappin
     check_base(run, parts)
     load_adapters(saved, parts.teams)
     display.begin("evaluating", unit="episodes")
-    with parts.table.host:
+    with parts.runner.host:
         tolerance = Tolerance(share=config.train.failures, remedy="mend it, then give the same command with --run DIR")
-        return evaluate(parts.table, eval_settings(config), config.seed, parts.lockstep, tolerance=tolerance)
+        return evaluate(parts.runner, eval_settings(config), config.seed, parts.lockstep, tolerance=tolerance)
 
 
 # --- the answer ------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from marft.game.workflows import find_workflow
 from marft.models.loading import pick_device, pick_dtype
 from marft.models.reader import Encode, Reader, read_model
 from marft.rollouts.event_loop import run_async
-from marft.rollouts.team import Start, Table
+from marft.rollouts.runner import EpisodeRunner, Start
 from marft.terminal import say
 from marft.terminal.status import Status
 from marft.training.build import adapter_of, adapter_spec, base_names, model_of, open_host, seat_agent
@@ -60,8 +60,8 @@ def dry_run(config: Config, status: Status | None = None) -> None:
             status.begin(f"reading the tokenizer of {name}")
             readers[name] = read_model(name)
         team = {name: stand_in(config, name, readers, lockstep) for name in config.team.agents}
-        table = Table(team=team, host=host, workflow=workflow)
-        [episode] = run_async(table.episodes([Start(task=train[0], sample=0)], f"{config.seed}/dry"))
+        runner = EpisodeRunner(team=team, host=host, workflow=workflow)
+        [episode] = run_async(runner.episodes([Start(task=train[0], sample=0)], f"{config.seed}/dry"))
         others = [
             f"benchmark  {name}: {len(tasks_there(name, env)):,} tasks" for name, env in benchmarks_of(config).items()
         ]

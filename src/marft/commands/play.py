@@ -13,7 +13,7 @@ from marft.envs.listing import vetted_task
 from marft.evaluation.benchmarks import seated
 from marft.evaluation.settings import benchmarks_of
 from marft.rollouts.event_loop import run_async
-from marft.rollouts.team import Start
+from marft.rollouts.runner import Start
 from marft.runs.directory import HELD_OUT
 from marft.training.build import Assembly
 from marft.types import Episode, MarftError, Task
@@ -51,12 +51,12 @@ def play_task(
     """
     if sample < 0:
         raise MarftError(f"--sample {sample}: samples are counted from 0")
-    with seated(config, parts, benchmark or config.env.name, env_of(config, benchmark)) as table:
-        tasks = table.host.tasks("test")
+    with seated(config, parts, benchmark or config.env.name, env_of(config, benchmark)) as runner:
+        tasks = runner.host.tasks("test")
         own = None if prompt is None else Task(id=YOURS, prompt=prompt, data=tasks[0].data)
         chosen = vetted_task(own or find_task(tasks, task), YOURS)
-        [episode] = run_async(table.episodes([Start(task=chosen, sample=sample)], f"{config.seed}/eval"))
-        gold = table.host.gold(chosen) if prompt is None else None
+        [episode] = run_async(runner.episodes([Start(task=chosen, sample=sample)], f"{config.seed}/eval"))
+        gold = runner.host.gold(chosen) if prompt is None else None
     return Replay(episode=episode, gold=gold, benchmark=benchmark)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from marft.commands.progress import Terminal
 from marft.config import Config
 from marft.envs.base import Split
+from marft.evaluation.held_out import HeldOut
 from marft.evaluation.leaks import describe_leaks, find_leaks
 from marft.evaluation.rehearsal import rehearse_all
 from marft.files import is_there
@@ -90,9 +91,10 @@ def saved_adapters(run: RunDirectory, config: Config) -> Path | None:
 def go(
     config: Config, parts: Assembly, run: RunDirectory, display: Display, *, resume: bool = False, at: int | None = None
 ) -> dict[str, Any]:
-    with Interruption() as interruption, parts.table.host:
+    with Interruption() as interruption, parts.runner.host:
         watching = Terminal(display, run.path)
-        trainer = Trainer(config, parts, run, [], watching, interruption)
+        evaluator = HeldOut(config, parts, remedy(run.path))
+        trainer = Trainer(config, parts, run, evaluator, watching, interruption=interruption)
         try:
             watching.introduce(config, parts.device)
             for line in describe_leaks(run.manifest().get("leaks", {})):
@@ -154,7 +156,7 @@ def manifest(config: Config, parts: Assembly) -> Mapping[str, Any]:
         "model": {"name": ", ".join(parts.bases), "fingerprint": parts.fingerprint},
         "device": parts.device,
         "git_commit": git_commit(),
-        "leaks": find_leaks(config, parts.table.host),
+        "leaks": find_leaks(config, parts.runner.host),
     }
 
 

@@ -3,23 +3,7 @@
 One fact, one field. An unknown key, a wrong type or a combination without meaning ends in a `MarftError` of one line.
 """
 
-from marft.config.algorithm import (
-    ALGORITHMS,
-    CREDITS,
-    AlgorithmConfig,
-    ClippedConfig,
-    CreditConfig,
-    DrGrpoConfig,
-    EqualConfig,
-    GaeConfig,
-    GrpoConfig,
-    GspoConfig,
-    MarftActionConfig,
-    MarftTokenConfig,
-    RaeConfig,
-    ReinforcePPConfig,
-    RlooConfig,
-)
+from marft.config.algorithm import ALGORITHMS, CREDITS, AlgorithmConfig, CreditConfig, GaeConfig
 from marft.config.reading import (
     free_settings,
     load_config,
@@ -40,21 +24,11 @@ __all__ = [
     "WORKFLOWS",
     "AgentConfig",
     "AlgorithmConfig",
-    "ClippedConfig",
     "Config",
     "CreditConfig",
-    "DrGrpoConfig",
     "EnvConfig",
-    "EqualConfig",
     "GaeConfig",
-    "GrpoConfig",
-    "GspoConfig",
-    "MarftActionConfig",
-    "MarftTokenConfig",
-    "RaeConfig",
-    "ReinforcePPConfig",
     "RemoteConfig",
-    "RlooConfig",
     "TeamConfig",
     "free_settings",
     "load_config",

@@ -1,62 +1,44 @@
-"""How the team learns: credit, estimator and policy loss, critics, and who is updated when."""
+"""How the team learns: credit, estimator and policy loss, critics, and who is updated when.
+
+Credits and algorithms are chosen by name from the tables below, or brought along as `package.module:Class`.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from marft.config.section import Section
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Aggregation = Literal["token", "turn", "agent"]
+DEFAULT_LAM = 0.95
 
 
 # --- credit ----------------------------------------------------------------------------------------------------------
-class EqualConfig(Section):
-    """Every turn scores the team's reward."""
+class CreditConfig(Section):
+    """What every credit has; its own settings and what it does stand in a class of its own (`rollouts/credit.py`)."""
 
-    name: Literal["equal"] = "equal"
+    least_samples: ClassVar[int] = 1  # of a task
 
+    name: str
 
-class StepDiscountedConfig(Section):
-    """The team's reward, discounted by β for every turn that followed."""
-
-    name: Literal["step_discounted"]
-    beta: Annotated[float, Field(gt=0, lt=1)] = 0.9
-
-
-class PerStepConfig(Section):
-    """The environment's own reward of each turn, and the team's on the last."""
-
-    name: Literal["per_step"]
-    gamma: Fraction = 1.0
+    @property
+    def chained(self) -> bool:
+        """Whether what a turn earns depends on the turns after it."""
+        return True
 
 
-class PerPlayerConfig(Section):
-    """Every player's own rewards, each with its own return-to-go: for opponents."""
-
-    name: Literal["per_player"]
-    gamma: Fraction = 1.0
-
-
-class DifferenceConfig(Section):
-    """What the team's reward loses when a message is blanked, or given by the untrained base, and the rest is replayed."""
-
-    name: Literal["difference"]
-    baseline: Literal["blank", "base"] = "blank"
-
-
-class TreeConfig(Section):
-    """A task's samples fork from one episode, so that siblings from the same state are compared."""
-
-    name: Literal["tree"]
-
-
-CreditConfig = Annotated[
-    EqualConfig | StepDiscountedConfig | PerStepConfig | PerPlayerConfig | DifferenceConfig | TreeConfig,
-    Field(discriminator="name"),
-]
+CREDITS: Mapping[str, str] = {
+    "equal": "marft.rollouts.credit:Equal",
+    "step_discounted": "marft.rollouts.credit:StepDiscounted",
+    "per_step": "marft.rollouts.credit:PerStep",
+    "per_player": "marft.rollouts.credit:PerPlayer",
+    "difference": "marft.rollouts.credit:Difference",
+    "tree": "marft.rollouts.credit:Tree",
+}
 
 
 # --- algorithms ------------------------------------------------------------------------------------------------------
@@ -79,9 +61,13 @@ class KlConfig(Section):
         return self
 
 
-class ClippedConfig(Section):
-    """What every clipped-surrogate algorithm has."""
+class AlgorithmConfig(Section):
+    """What every algorithm has; its own settings and what it does stand in a class of its own (`algorithms/`)."""
 
+    values_at: ClassVar[Literal["token", "turn"] | None] = None  # where it needs a critic's values; None: it needs none
+    least_samples: ClassVar[int] = 1  # of a task
+
+    name: str
     aggregation: Aggregation = "token"
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
     clip_high: Annotated[float, Field(gt=0)] = 0.2
@@ -94,14 +80,19 @@ class ClippedConfig(Section):
     )
 
 
-class GaeConfig(ClippedConfig):
+class GaeConfig(AlgorithmConfig):
     """Advantages from a critic's values."""
 
-    lam: Fraction | None = None  # None: 0.95
+    lam: Fraction | None = None  # None: DEFAULT_LAM
     whiten: bool = True
     value_clip: Annotated[float, Field(gt=0)] | None = None
     value_loss: Literal["mse", "huber"] = "mse"
     huber_delta: Annotated[float, Field(gt=0)] | None = None  # error past which it grows linearly; None: 1
+
+    @property
+    def turn_lam(self) -> float:
+        """λ between turns."""
+        return DEFAULT_LAM if self.lam is None else self.lam
 
     @model_validator(mode="after")
     def check(self) -> GaeConfig:
@@ -110,90 +101,16 @@ class GaeConfig(ClippedConfig):
         return self
 
 
-class MarftTokenConfig(GaeConfig):
-    """Token-level trust region (MARFT-T)."""
-
-    name: Literal["marft-token"]
-    token_gamma: Fraction = 1.0
-    token_lam: Fraction = 1.0
-
-
-class MarftActionConfig(GaeConfig):
-    """Action-level trust region (MARFT-A): one ratio and one advantage a turn."""
-
-    name: Literal["marft-action"]
-    normalise: Literal["sum", "token", "word"] = "token"
-
-
-class GrpoConfig(ClippedConfig):
-    """Group-relative advantages, each agent with its own groups."""
-
-    name: Literal["grpo"]
-    std_floor: Annotated[float, Field(gt=0)] = 1e-4
-
-
-class DrGrpoConfig(ClippedConfig):
-    """GRPO without the division by the group's deviation."""
-
-    name: Literal["dr_grpo"]
-
-
-class RlooConfig(ClippedConfig):
-    """Each sample against the mean of the others."""
-
-    name: Literal["rloo"]
-
-
-class GspoConfig(ClippedConfig):
-    """GRPO's advantages with one length-normalised ratio a turn."""
-
-    name: Literal["gspo"]
-    std_floor: Annotated[float, Field(gt=0)] = 1e-4
-
-
-class ReinforcePPConfig(ClippedConfig):
-    """Scores normalised over the batch, for each agent."""
-
-    name: Literal["reinforce++"]
-
-
-class RaeConfig(ClippedConfig):
-    """Scores against a running baseline of each agent."""
-
-    name: Literal["rae"]
-    decay: Annotated[float, Field(ge=0, lt=1)] = 0.9
-
-
-ALGORITHMS: dict[str, type[BaseModel]] = {
-    "marft-token": MarftTokenConfig,
-    "marft-action": MarftActionConfig,
-    "grpo": GrpoConfig,
-    "dr_grpo": DrGrpoConfig,
-    "rloo": RlooConfig,
-    "gspo": GspoConfig,
-    "reinforce++": ReinforcePPConfig,
-    "rae": RaeConfig,
+ALGORITHMS: Mapping[str, str] = {
+    "marft-token": "marft.algorithms.marft_token:MarftToken",
+    "marft-action": "marft.algorithms.marft_action:MarftAction",
+    "grpo": "marft.algorithms.grpo:Grpo",
+    "dr_grpo": "marft.algorithms.dr_grpo:DrGrpo",
+    "rloo": "marft.algorithms.rloo:Rloo",
+    "gspo": "marft.algorithms.gspo:Gspo",
+    "reinforce++": "marft.algorithms.reinforce_pp:ReinforcePP",
+    "rae": "marft.algorithms.rae:Rae",
 }
-CREDITS: dict[str, type[BaseModel]] = {
-    "equal": EqualConfig,
-    "step_discounted": StepDiscountedConfig,
-    "per_step": PerStepConfig,
-    "per_player": PerPlayerConfig,
-    "difference": DifferenceConfig,
-    "tree": TreeConfig,
-}
-AlgorithmConfig = Annotated[
-    MarftTokenConfig
-    | MarftActionConfig
-    | GrpoConfig
-    | DrGrpoConfig
-    | RlooConfig
-    | GspoConfig
-    | ReinforcePPConfig
-    | RaeConfig,
-    Field(discriminator="name"),
-]
-COMPARES = (GrpoConfig, DrGrpoConfig, RlooConfig, GspoConfig)  # samples of one task with one another
 
 
 # --- critics and schedules -------------------------------------------------------------------------------------------

@@ -4,37 +4,36 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 
-from marft.config.algorithm import ALGORITHMS, CREDITS
+from marft.config.algorithm import ALGORITHMS
+from marft.config.choices import CHOICES, class_of
 from marft.config.hints import hint_for_key, hint_for_name
 from marft.config.places import is_section
 from marft.config.schema import Config
 from marft.config.section import nearest
 
-CHOICES = {"algorithm": ALGORITHMS, "credit": CREDITS}
 
-
-def explain(error: ValidationError, agents: Collection[str] = ()) -> str:
-    """One line for the first mistake: where it is, what is wrong, what was probably meant. `agents` are the team's."""
+def explain(error: ValidationError, data: Mapping[str, Any]) -> str:
+    """One line for the first mistake in `data`: where it is, what is wrong, what was probably meant."""
+    agents = agents_in(data)
     found = error.errors()
     # an unknown key is often a misspelt one, which is then missing too
     first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
-    location = [str(part) for part in first["loc"] if str(part) != "[key]"]
-    path = without_tag(location)
+    path = [str(part) for part in first["loc"] if str(part) != "[key]"]
     where, given = printable(".".join(path)), said(path, first["input"])
     but = f", not {given}" if given else ""
     match first["type"]:
         case "extra_forbidden":
-            return f"unknown key '{where}'{hint_for_key(path, keys_at(location[:-1]), agents)}"
+            return f"unknown key '{where}'{hint_for_key(path, keys_at(path[:-1], data), agents)}"
         case "union_tag_invalid":
-            tag, known = str(first["ctx"]["tag"]), CHOICES[where]
+            tag, known = str(first["ctx"]["tag"]), CHOICES[where][0]
             return f"unknown {where} {tag!r}{hint_for_name(where, tag, known)}; known: {', '.join(known)}"
         case "union_tag_not_found":
-            return f"{where}.name is missing; choose one of {', '.join(CHOICES[where])}"
+            return f"{where}.name is missing; choose one of {', '.join(CHOICES[where][0])}"
         case "literal_error" if isinstance(first["input"], str):
             allowed = re.findall(r"'([^']*)'", first["ctx"]["expected"])
             return f"{where}: {said(path, first['input'])} is none of {', '.join(allowed)}" + hint_for_name(
@@ -51,12 +50,12 @@ def explain(error: ValidationError, agents: Collection[str] = ()) -> str:
             match path:
                 case ["team", "agents", agent] if message.startswith("prompt: is missing"):  # often a misspelt one
                     message += nearest(agent, [each for each in agents if each != agent], prefix=path[:-1])
-            joint = "." if message.split(":")[0].split(".")[0] in keys_at(location) else ": "
+            joint = "." if message.split(":")[0].split(".")[0] in keys_at(path, data) else ": "
             return f"{where}{joint}{message}" if where else message
         case "model_attributes_type":
-            return f"{where}: give a name ({', '.join(CHOICES[where])}){but}"
+            return f"{where}: give a name ({', '.join(CHOICES[where][0])}){but}"
         case "model_type" | "dict_type":
-            keys = keys_at(location)
+            keys = keys_at(path, data)
             wanted = f"its keys ({', '.join(keys)})" if keys else "NAME: PROMPT lines"
             return f"{where}: give {wanted}{but}"
         case "tuple_type":
@@ -77,21 +76,24 @@ def printable(path: str) -> str:
     return path if path.isprintable() else ascii(path)[1:-1]
 
 
-def without_tag(location: Sequence[str]) -> list[str]:
-    """pydantic names the chosen member of a union as a step of the path: algorithm, grpo, clip_low."""
-    tagged = len(location) > 1 and location[1] in CHOICES.get(location[0], {})
-    return [location[0], *location[2:]] if tagged else list(location)
+def agents_in(data: Mapping[str, Any]) -> list[str]:
+    """The names of the team's agents."""
+    match data.get("team"):
+        case {"agents": dict() as agents}:
+            return list(map(str, agents))
+    return []
 
 
-def keys_at(location: Sequence[str]) -> list[str]:
-    """The keys that are valid at a place; none below a plain value."""
+def keys_at(path: Sequence[str], data: Mapping[str, Any]) -> list[str]:
+    """The keys that are valid at a place; none below a plain value. Of algorithms and credits `data` says which."""
     kind: Any = Config
-    for part in location:
-        if is_section(kind):
+    for part in path:
+        if kind is Config and part in CHOICES:
+            section = data.get(part)
+            kind = class_of(part, section.get("name") if isinstance(section, Mapping) else None)
+        elif is_section(kind):
             field = kind.model_fields.get(part)
-            kind = CHOICES.get(part) or (field and one_section(field.annotation))
-        elif isinstance(kind, Mapping):  # of algorithms or credits, by their names
-            kind = kind.get(part)
+            kind = field and one_section(field.annotation)
         else:  # of agents, by names of the user's
             kind = get_args(kind)[1] if get_origin(kind) is dict else None
     return list(kind.model_fields) if is_section(kind) else []

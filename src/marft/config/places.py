@@ -9,6 +9,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
+from marft.config.choices import CHOICES, classes
 from marft.config.schema import Config
 
 NAME = "NAME"  # stands for a name of the user's: of an agent, of a benchmark
@@ -28,7 +29,8 @@ class Place:
 
 
 def members(kind: Any) -> Iterator[Any]:
-    """The types of a union, bare: `Annotated[str, …] | None` → str, NoneType."""
+    """The types of a union, bare: `Annotated[str, …] | None` → str, NoneType; of a section that a name chooses, all classes
+    of its table."""
     match get_origin(kind):
         case origin if origin is Annotated:
             yield from members(get_args(kind)[0])
@@ -36,7 +38,8 @@ def members(kind: Any) -> Iterator[Any]:
             for each in get_args(kind):
                 yield from members(each)
         case _:
-            yield kind
+            chosen = [key for key, (_, base) in CHOICES.items() if kind is base]
+            yield from classes(chosen[0]).values() if chosen else (kind,)
 
 
 def is_section(kind: Any) -> bool:

@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from marft.config.algorithm import ALGORITHMS
 from marft.config.aliases import MOST, check_aliases
+from marft.config.choices import class_of
 from marft.config.explaining import explain
 from marft.config.hints import hint_for_recipe
 from marft.config.overrides import SHORTHANDS, UNREADABLE, read_override, read_yaml, why_unreadable
@@ -157,9 +157,8 @@ def merge_settings(base: Mapping[str, Any], on_top: Mapping[str, Any]) -> dict[s
         if renamed(below.get(section), above.get(section), SHORTHANDS[section]):
             del below[section]
     if renamed(below.get("algorithm"), above.get("algorithm"), "name"):
-        name = above["algorithm"]["name"]
-        chosen = ALGORITHMS.get(name) if isinstance(name, str) else None
-        known = chosen.model_fields if chosen is not None else {}
+        chosen = class_of("algorithm", above["algorithm"]["name"])
+        known = {} if chosen is None else chosen.model_fields
         below["algorithm"] = {key: value for key, value in below["algorithm"].items() if key in known}
     if renamed(below.get("team"), above.get("team"), "workflow"):
         below["team"] = {key: value for key, value in below["team"].items() if key not in WORKFLOW_SETTINGS}
@@ -207,10 +206,7 @@ def parse(data: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(spelled)
     except ValidationError as error:
-        match spelled.get("team"):
-            case {"agents": dict() as agents}:
-                raise MarftError(explain(error, list(map(str, agents)))) from None
-        raise MarftError(explain(error)) from None
+        raise MarftError(explain(error, spelled)) from None
 
 
 def check_texts(value: Any, path: tuple[str, ...], seen: set[int]) -> None:

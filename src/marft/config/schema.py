@@ -5,17 +5,18 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
-
-from marft.config.algorithm import (
-    COMPARES,
-    AlgorithmConfig,
-    CreditConfig,
-    CriticConfig,
-    EqualConfig,
-    GaeConfig,
-    ScheduleConfig,
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    field_validator,
+    model_validator,
 )
+
+from marft.config.algorithm import AlgorithmConfig, CreditConfig, CriticConfig, GaeConfig, ScheduleConfig
+from marft.config.choices import choice
 from marft.config.evaluation import EvalConfig
 from marft.config.section import Section, Text
 from marft.config.team import TeamConfig, check_url
@@ -123,8 +124,10 @@ class Config(Section):
     init_from: Text | None = None
     env: EnvConfig = EnvConfig()
     team: TeamConfig
-    algorithm: AlgorithmConfig
-    credit: CreditConfig = EqualConfig()
+    algorithm: Annotated[SerializeAsAny[AlgorithmConfig], BeforeValidator(choice("algorithm"))]
+    credit: Annotated[SerializeAsAny[CreditConfig], BeforeValidator(choice("credit"))] = Field(
+        default={"name": "equal"}, validate_default=True
+    )
     critic: CriticConfig = CriticConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     lora: LoraConfig = LoraConfig()
@@ -138,7 +141,7 @@ class Config(Section):
     @property
     def critics(self) -> Literal["shared", "per_agent", "none"]:
         """The critic's mode, spelled out."""
-        return self.critic.mode or ("shared" if isinstance(self.algorithm, GaeConfig) else "none")
+        return self.critic.mode or ("shared" if self.algorithm.values_at is not None else "none")
 
     @model_validator(mode="after")
     def check(self) -> Config:
@@ -161,7 +164,7 @@ class Config(Section):
                 raise ValueError(f"eval.top_k: {name!r} is remote, and OpenAI's protocol has none; use eval.top_p")
 
     def _check_critic(self) -> None:
-        name, valued = self.algorithm.name, isinstance(self.algorithm, GaeConfig)
+        name, valued = self.algorithm.name, self.algorithm.values_at is not None
         if valued and self.critics == "none":
             raise ValueError(
                 f"critic.mode: {name} estimates advantages with a critic; say critic=shared or algorithm=grpo"
@@ -174,8 +177,7 @@ class Config(Section):
             raise ValueError("critic.warmup: the agents would never learn; lower it or raise train.iterations")
 
     def _check_credit(self) -> None:
-        chained = self.credit.name not in ("difference", "tree") and getattr(self.credit, "gamma", 1) > 0
-        if isinstance(self.algorithm, GaeConfig) and self.algorithm.lam is not None and not chained:
+        if isinstance(self.algorithm, GaeConfig) and self.algorithm.lam is not None and not self.credit.chained:
             raise ValueError(
                 f"algorithm.lam: with {self.credit.name} credit turns are not chained, and it would be ignored; drop it, or "
                 "say algorithm.lam=null"
@@ -183,10 +185,12 @@ class Config(Section):
 
     def _check_train(self) -> None:
         train = self.train
-        if train.samples < 2 and isinstance(self.algorithm, COMPARES):
-            raise ValueError(f"train.samples: {self.algorithm.name} compares samples of one task; give 2 or more")
-        if train.samples < 2 and self.credit.name == "tree":
-            raise ValueError("train.samples: tree credit compares samples that fork from one; give 2 or more")
+        if train.samples < (least := self.algorithm.least_samples):
+            raise ValueError(f"train.samples: {self.algorithm.name} compares samples of one task; give {least} or more")
+        if train.samples < (least := self.credit.least_samples):
+            raise ValueError(
+                f"train.samples: {self.credit.name} credit compares samples that fork from one; give {least} or more"
+            )
         if train.minibatches > train.tasks * train.samples:
             raise ValueError("train.minibatches: more minibatches than episodes; lower it or raise train.tasks")
 

@@ -29,7 +29,7 @@ def read_benchmarks(config: Config, parts: Assembly) -> list[Benchmark]:
     envs: dict[str, dict[str, Any] | None] = {**benchmarks_of(config)} or {config.env.name: None}
     found = []
     for name, env in envs.items():
-        held_out = parts.table.host.tasks("test") if env is None else tasks_there(name, env)
+        held_out = parts.runner.host.tasks("test") if env is None else tasks_there(name, env)
         chosen = first(held_out, config.eval.tasks)
         tasks = {task.id: task for task in chosen}
         if len(tasks) < len(chosen):

@@ -13,30 +13,30 @@ from marft.envs.hosting import limits_of
 from marft.envs.listing import tasks_of
 from marft.evaluation.settings import eval_settings, with_settings
 from marft.game.lockstep import Lockstep
-from marft.rollouts.team import Table
+from marft.rollouts.runner import EpisodeRunner
 from marft.training.build import Assembly, open_host
 from marft.types import MarftError, Task
 
 
 @contextmanager
-def opened(table: Table, name: str, env: Mapping[str, Any], lockstep: Lockstep) -> Iterator[Table]:
+def opened(runner: EpisodeRunner, name: str, env: Mapping[str, Any], lockstep: Lockstep) -> Iterator[EpisodeRunner]:
     """The same team at the environment of a benchmark, as long as it is played there."""
     with naming(name):
         host = open_host(EnvConfig.model_validate(env), lockstep)
     with host:
-        yield replace(table, host=host)
+        yield replace(runner, host=host)
 
 
 @contextmanager
-def seated(config: Config, parts: Assembly, name: str, env: Mapping[str, Any] | None) -> Iterator[Table]:
+def seated(config: Config, parts: Assembly, name: str, env: Mapping[str, Any] | None) -> Iterator[EpisodeRunner]:
     """The team at a benchmark, sampling as evaluation does; without an `env` at the run's own environment."""
     settings = eval_settings(config)
-    team = {each: with_settings(agent, settings) for each, agent in parts.table.team.items()}
-    table = replace(parts.table, team=team)
+    team = {each: with_settings(agent, settings) for each, agent in parts.runner.team.items()}
+    runner = replace(parts.runner, team=team)
     if env is None:
-        yield table
+        yield runner
         return
-    with opened(table, name, env, parts.lockstep) as there:
+    with opened(runner, name, env, parts.lockstep) as there:
         yield there
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from statistics import fmean
 from typing import Any
 
+from marft.config import Config
 from marft.envs.hosting import Host
 from marft.evaluation.benchmarks import first, opened
 from marft.evaluation.failures import Failures, Tolerance
 from marft.evaluation.formulas import wilson
-from marft.evaluation.settings import EvalSettings, with_settings
+from marft.evaluation.settings import EvalSettings, eval_settings, with_settings
 from marft.game.lockstep import Lockstep
 from marft.rollouts.event_loop import run_async
-from marft.rollouts.team import Start, Table
+from marft.rollouts.runner import EpisodeRunner, Start
+from marft.training.build import Assembly
 from marft.types import Episode
 
 USUAL = Tolerance()
@@ -22,30 +24,48 @@ USUAL = Tolerance()
 Keep = Callable[[str | None, Sequence[Episode], Host], None]
 
 
+class HeldOut:
+    """A run's evaluations of its own team, before, during and after training."""
+
+    def __init__(self, config: Config, parts: Assembly, remedy: str) -> None:
+        self.config, self.parts, self.settings = config, parts, eval_settings(config)
+        self.tolerance = Tolerance(share=config.train.failures, remedy=remedy)
+
+    def described(self) -> dict[str, Any]:
+        """How tasks are played, in plain data: figures of other settings are other figures."""
+        return asdict(self.settings)
+
+    def play(self, keep: Keep) -> dict[str, Any]:
+        """The figures of the team as it is now."""
+        return evaluate(
+            self.parts.runner, self.settings, self.config.seed, self.parts.lockstep, tolerance=self.tolerance, keep=keep
+        )
+
+
 def evaluate(
-    table: Table, settings: EvalSettings, seed: int, lockstep: Lockstep, *, tolerance: Tolerance = USUAL,
+    runner: EpisodeRunner, settings: EvalSettings, seed: int, lockstep: Lockstep, *, tolerance: Tolerance = USUAL,
     keep: Keep = lambda name, episodes, host: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Mean reward and accuracy on the first held-out tasks. The same seed asks the same questions with the same luck.
+    """Mean reward and accuracy on the first held-out tasks. The same seed asks the same questions with the same seeds.
 
     The figures are those of the run's own tasks; those of each benchmark stand below `benchmarks`. `lockstep` is what the
     team's engines wait for. Whatever was played is given to `keep`, also where so much of it failed that it ends here.
     """
-    row = play_once_each(table, settings, seed, None, tolerance, keep)
+    row = play_once_each(runner, settings, seed, None, tolerance, keep)
     for name, env in settings.benchmarks.items():
-        with opened(table, name, env, lockstep) as other:
+        with opened(runner, name, env, lockstep) as other:
             found = play_once_each(other, settings, seed, name, tolerance, keep)
             row.setdefault("benchmarks", {})[name] = found
     return row
 
 
 def play_once_each(
-    table: Table, settings: EvalSettings, seed: int, benchmark: str | None, tolerance: Tolerance, keep: Keep
+    runner: EpisodeRunner, settings: EvalSettings, seed: int, benchmark: str | None, tolerance: Tolerance, keep: Keep
 ) -> dict[str, Any]:
-    team = {name: with_settings(agent, settings) for name, agent in table.team.items()}
-    starts = [Start(task=task, sample=0) for task in first(table.host.tasks("test"), settings.tasks)]
-    episodes = run_async(replace(table, team=team).episodes(starts, f"{seed}/eval"))
-    keep(benchmark, episodes, table.host)
+    team = {name: with_settings(agent, settings) for name, agent in runner.team.items()}
+    starts = [Start(task=task, sample=0) for task in first(runner.host.tasks("test"), settings.tasks)]
+    episodes = run_async(replace(runner, team=team).episodes(starts, f"{seed}/eval"))
+    keep(benchmark, episodes, runner.host)
     of = "" if benchmark is None else f" of benchmark {benchmark}"
     tolerance.judge(Failures().with_these(episodes), f"held-out episodes{of}")
     return summarise(episodes)

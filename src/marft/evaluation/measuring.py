@@ -34,7 +34,7 @@ def evaluate_team(
     """A run's team, or an untrained one, in the folder `path`, which nobody else writes meanwhile."""
     with Lock(path), shown(display) as showing:
         config, parts = load_team(source, overrides, status=showing)
-        with parts.table.host:
+        with parts.runner.host:
             return measure(config, parts, path, showing)
 
 
@@ -75,14 +75,14 @@ def play_rest(config: Config, parts: Assembly, benchmarks: Sequence[Benchmark], 
     left = {chunk[0].benchmark for chunk in chunks[whole:]}
     if whole:  # what goes on is rehearsed too: something may have changed
         rehearse_on([each for each in benchmarks if each.name in left], config, parts, goes_on)
-    status = parts.table.status
+    status = parts.runner.status
     status.begin("evaluating", total=sum(map(len, chunks)), unit="episodes")
     status.advance(sum(map(len, chunks[:whole])))
     for name, group in groupby(chunks[whole:], key=lambda chunk: chunk[0].benchmark):
         benchmark = next(each for each in benchmarks if each.name == name)
-        with seated(config, parts, benchmark.name, benchmark.env) as table:
+        with seated(config, parts, benchmark.name, benchmark.env) as runner:
             for chunk in group:
-                playing = replace(table, team=silence(table.team, chunk[0].silent))
+                playing = replace(runner, team=silence(runner.team, chunk[0].silent))
                 found = play_chunk(playing, chunk, benchmark.tasks, config.seed)
                 evaluation.append(found)
                 watch.played(chunk, found)
@@ -90,11 +90,11 @@ def play_rest(config: Config, parts: Assembly, benchmarks: Sequence[Benchmark], 
 
 def rehearse_on(benchmarks: Sequence[Benchmark], config: Config, parts: Assembly, remedy: str) -> None:
     """All of them before the first is paid for."""
-    parts.table.status.begin("rehearsing")
+    parts.runner.status.begin("rehearsing")
     for each in benchmarks:
-        with seated(config, parts, each.name, each.env) as table:
+        with seated(config, parts, each.name, each.env) as runner:
             tolerance = Tolerance(share=config.train.failures, remedy=remedy)
-            rehearse(config, table, list(each.tasks.values()), tolerance, f" on {each.name}")
+            rehearse(config, runner, list(each.tasks.values()), tolerance, f" on {each.name}")
 
 
 def make_results(config: Config, played: Sequence[Played], benchmarks: Sequence[Benchmark]) -> list[Result]:

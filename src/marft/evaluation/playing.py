@@ -15,7 +15,7 @@ from marft.game.endings import HostileError
 from marft.game.play import Agent
 from marft.game.world import Guarded
 from marft.rollouts.event_loop import run_async
-from marft.rollouts.team import Start, Table
+from marft.rollouts.runner import EpisodeRunner, Start
 from marft.runs.transcripts import transcript_of
 from marft.types import Episode, Task
 
@@ -28,26 +28,28 @@ def silence(team: Mapping[str, Agent], name: str | None) -> dict[str, Agent]:
     return {each: replace(agent, voice=NOTHING) if each == name else agent for each, agent in team.items()}
 
 
-def play_chunk(table: Table, slots: Sequence[Slot], tasks: Mapping[str, Task], seed: int) -> list[Record]:
+def play_chunk(runner: EpisodeRunner, slots: Sequence[Slot], tasks: Mapping[str, Task], seed: int) -> list[Record]:
     """Luck follows from seed, task and sample alone, so that all who are compared on a task have the same."""
     started = time.perf_counter()
     starts = [Start(task=tasks[slot.task], sample=slot.sample) for slot in slots]
-    episodes, found = run_async(play_and_ask(table, starts, f"{seed}/eval"))
+    episodes, found = run_async(play_and_ask(runner, starts, f"{seed}/eval"))
     share = (time.perf_counter() - started) / len(slots)
     return [
-        Record(played=row_of(s, e, a, share), transcript=transcript_of(e, table.host.gold(e.task)))
+        Record(played=row_of(s, e, a, share), transcript=transcript_of(e, runner.host.gold(e.task)))
         for s, e, a in zip(slots, episodes, found, strict=True)
     ]
 
 
-async def play_and_ask(table: Table, starts: Sequence[Start], seed: str) -> tuple[list[Episode], list[Hashable | None]]:
-    episodes = await table.episodes(starts, seed)
-    return episodes, await answers(table, episodes)
+async def play_and_ask(
+    runner: EpisodeRunner, starts: Sequence[Start], seed: str
+) -> tuple[list[Episode], list[Hashable | None]]:
+    episodes = await runner.episodes(starts, seed)
+    return episodes, await answers(runner, episodes)
 
 
-async def answers(table: Table, episodes: Sequence[Episode]) -> list[Hashable | None]:
+async def answers(runner: EpisodeRunner, episodes: Sequence[Episode]) -> list[Hashable | None]:
     """What each episode's last message that the environment heard answers; None where nothing tells."""
-    world = Guarded(table.host)
+    world = Guarded(runner.host)
 
     async def answer(episode: Episode) -> Hashable | None:
         heard = [turn for turn in episode.turns if not turn.aside and turn.to is None]

@@ -11,25 +11,25 @@ from marft.evaluation.failures import ENOUGH, Failures, Tolerance
 from marft.evaluation.settings import benchmarks_of, eval_settings, with_settings
 from marft.game.play import Agent
 from marft.rollouts.event_loop import run_async
-from marft.rollouts.team import Start, Table
+from marft.rollouts.runner import EpisodeRunner, Start
 from marft.training.build import Assembly
 from marft.types import Episode, Task
 
 FEW, SHORT = 2, 64  # episodes, and tokens of each turn: a second at most, whatever the model
 
 
-def rehearse(config: Config, table: Table, tasks: Sequence[Task], tolerance: Tolerance, at: str = "") -> None:
+def rehearse(config: Config, runner: EpisodeRunner, tasks: Sequence[Task], tolerance: Tolerance, at: str = "") -> None:
     """Stops where the team cannot play: its workflow, a script or the environment raises, an endpoint is away.
 
     A short turn may fail where a whole one would not, so the verdict is over whole episodes: played only where a short
     one failed. Luck comes from a seed of its own, and engines keep nothing: evaluation is the same with and without.
     """
     settings = eval_settings(config)
-    team = {name: with_settings(agent, settings) for name, agent in table.team.items()}
-    hurried = replace(table, team={name: shortened(config, agent) for name, agent in team.items()})
+    team = {name: with_settings(agent, settings) for name, agent in runner.team.items()}
+    hurried = replace(runner, team={name: shortened(config, agent) for name, agent in team.items()})
     if not any(episode.ended == "failed" for episode in play(hurried, first(tasks, FEW), config.seed)):
         return
-    found = Failures().with_these(play(replace(table, team=team), first(tasks, ENOUGH), config.seed))
+    found = Failures().with_these(play(replace(runner, team=team), first(tasks, ENOUGH), config.seed))
     if found.more_than(tolerance.share):
         tolerance.stop(found, f"episodes of a rehearsal{at}")
 
@@ -37,14 +37,14 @@ def rehearse(config: Config, table: Table, tasks: Sequence[Task], tolerance: Tol
 def rehearse_all(config: Config, parts: Assembly, remedy: str) -> None:
     """Wherever a run will play: on its own tasks, and on each benchmark."""
     tolerance = Tolerance(share=config.train.failures, remedy=remedy)
-    rehearse(config, parts.table, parts.table.host.tasks("test" if config.eval.tasks else "train"), tolerance)
+    rehearse(config, parts.runner, parts.runner.host.tasks("test" if config.eval.tasks else "train"), tolerance)
     for name, env in benchmarks_of(config).items() if config.eval.tasks else ():
-        with opened(parts.table, name, env, parts.lockstep) as table:
-            rehearse(config, table, table.host.tasks("test"), tolerance, f" on {name}")
+        with opened(parts.runner, name, env, parts.lockstep) as runner:
+            rehearse(config, runner, runner.host.tasks("test"), tolerance, f" on {name}")
 
 
-def play(table: Table, tasks: Sequence[Task], seed: int) -> list[Episode]:
-    return run_async(table.episodes([Start(task=task, sample=0) for task in tasks], f"{seed}/rehearsal"))
+def play(runner: EpisodeRunner, tasks: Sequence[Task], seed: int) -> list[Episode]:
+    return run_async(runner.episodes([Start(task=task, sample=0) for task in tasks], f"{seed}/rehearsal"))
 
 
 def shortened(config: Config, agent: Agent) -> Agent:

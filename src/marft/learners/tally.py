@@ -1,51 +1,16 @@
-"""A batch and what it is worth, and what an update made of it."""
+"""Sums over an update: what it did to every agent and critic."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from marft.algorithms.experience import Estimate
+from marft.algorithms.batch import Member
 from marft.algorithms.losses import kl_estimate
 from marft.algorithms.trust_region import moved_kl
-from marft.rollouts.batching import Batch
-from marft.types import MarftError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lesson:
-    """All that an update needs."""
-
-    batch: Batch
-    estimate: Estimate
-    values: Tensor | None  # the critics', before the update
-    reference_N: Tensor | None  # log-probs of the untrained base, where a KL needs them
-    kl_weight_A: Tensor  # of the KL in the loss; 0 where it is in the reward, or off
-    mismatch: Mapping[str, float] | None = None  # of the engine's log-probs, where they were compared with our own
-    own_N: Tensor | None = None  # log-probs of the agents before the update by our own code, where they were read
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
-    """What an update did: figures by agent and critic, the episodes' factors after the last but one of several steps, the
-    adapters' steps in units of their trust regions, and how many tokens were trained on."""
-
-    statistics: Mapping[str, Mapping[str, float]]
-    factor_E: Tensor | None
-    excess: Mapping[str, float]
-    tokens: int
-
-
-class NotFinite(MarftError):
-    """A critic's value or an adapter's gradient is infinite or no number: nobody may step on it."""
-
-    def __init__(self, adapter: str, what: str) -> None:
-        super().__init__(f"{what} of {adapter!r} is not finite")
-        self.adapter = adapter
 
 
 class Tally:
@@ -96,3 +61,31 @@ class Tally:
         for critic, loss in other.critics.items():
             self.critics[critic] = self.critics.get(critic, 0.0) + loss
             self.looks[critic] += 1
+
+
+def statistics(
+    members: Sequence[Member],
+    tally: Tally,
+    final: Tally,
+    norms: Mapping[str, Sequence[float]],
+    *,
+    referenced: bool,
+) -> dict[str, dict[str, float]]:
+    """Of each agent and critic: means over the tokens of all minibatches, each seen before its step; `final` after the last."""
+    found: dict[str, dict[str, float]] = {}
+    for i, member in enumerate(members):
+        kl, _, clipped, entropy, reference_kl, tokens = tally.by_agent[i].tolist()
+        count, seen, last = max(tokens, 1.0), norms.get(member.adapter, ()), final.moved([i])
+        found[member.agent] = {
+            "kl": kl / count,
+            **({"kl_final": last} if last is not None else {}),
+            "clip_fraction": clipped / count,
+            "entropy": entropy / count,
+            **({"reference_kl": reference_kl / count} if referenced and tokens else {}),
+            "grad_norm": sum(seen) / len(seen) if seen else 0.0,
+            "steps": len(seen),
+        }
+    for critic, loss in tally.critics.items():
+        seen = norms[critic]
+        found[critic] = {"loss": loss / tally.looks[critic], "grad_norm": sum(seen) / len(seen)}
+    return found

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from marft.algorithms.batch import Member
 from marft.algorithms.trust_region import shortening
-from marft.learners.member import Member
 from marft.learners.tally import Tally
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # of Adam, as torch names them

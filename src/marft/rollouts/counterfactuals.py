@@ -8,19 +8,24 @@ from typing import Literal
 
 from marft.algorithms.credit import difference, tree_scores
 from marft.game.play import seed_of
-from marft.rollouts.team import Start, Table
+from marft.rollouts.runner import EpisodeRunner, Start
 from marft.types import Completion, Episode, Turn
 
 BLANK = Completion(text="", token_ids=(), logprobs=(), finish="stop", version=0)
 
 
 async def with_differences(
-    table: Table, episodes: Sequence[Episode], seed: str, *, learns: Collection[str], baseline: Literal["blank", "base"]
+    runner: EpisodeRunner,
+    episodes: Sequence[Episode],
+    seed: str,
+    *,
+    learns: Collection[str],
+    baseline: Literal["blank", "base"],
 ) -> list[Episode]:
     """Each episode with the credit R − R_{-k} of every learning turn k: its message blanked and the rest played again with
-    the same luck, or spoken by the untrained base and all drawn anew.
+    the same seed, or spoken by the untrained base and all drawn anew.
 
-    A baseline must not know what the agent said. With the same luck the base would: it says what the agent said wherever
+    A baseline must not know what the agent said. With the same seed the base would: it says what the agent said wherever
     both are alike, so that an agent that begins as the base would earn 0 and never learn.
     """
     jobs: list[tuple[int, int]] = []
@@ -29,7 +34,7 @@ async def with_differences(
         for turn in learning_turns(episode, learns):
             jobs.append((e, turn.index))
             starts.append(without(episode, turn, baseline))
-    replays = await table.episodes(starts, seed if baseline == "blank" else f"{seed}/base")
+    replays = await runner.episodes(starts, seed if baseline == "blank" else f"{seed}/base")
     lost: list[dict[int, float]] = [{} for _ in episodes]
     found = list(episodes)
     for (e, k), other in zip(jobs, replays, strict=True):
@@ -56,11 +61,11 @@ def without(episode: Episode, turn: Turn, baseline: Literal["blank", "base"]) ->
 
 
 async def with_forks(
-    table: Table, starts: Sequence[Start], seed: str, *, samples: int, learns: Collection[str]
+    runner: EpisodeRunner, starts: Sequence[Start], seed: str, *, samples: int, learns: Collection[str]
 ) -> list[Episode]:
     """Of every `samples` starts on one task the first is played as a trunk, and the others fork from it, at its learning
     turns one after another; each turn is credited with the mean reward of the leaves below it."""
-    trunks = await table.episodes(starts[::samples], seed)
+    trunks = await runner.episodes(starts[::samples], seed)
     forks: list[list[Start]] = []
     for t, trunk in enumerate(trunks):
         turns = learning_turns(trunk, learns)
@@ -72,7 +77,7 @@ async def with_forks(
                 for j, start in enumerate(wanted)
             ]
         )
-    grown = await table.episodes([start for some in forks for start in some], seed)
+    grown = await runner.episodes([start for some in forks for start in some], seed)
     found: list[Episode] = []
     for trunk, some in zip(trunks, forks, strict=True):
         branches, grown = grown[: len(some)], grown[len(some) :]

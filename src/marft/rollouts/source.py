@@ -1,60 +1,98 @@
-"""Where a trainer's episodes come from: the next tasks, played by the team, with the play-outs that the credit asks for."""
+"""Where a trainer's batches come from: the next tasks, played by the team, with the play-outs that the credit asks for."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import Protocol, runtime_checkable
 
 import torch
 
+from marft.algorithms.batch import Batch, Member
 from marft.config import Config
-from marft.rollouts.counterfactuals import with_differences, with_forks
+from marft.rollouts.batching import build_batch
+from marft.rollouts.credit import Credit
 from marft.rollouts.event_loop import run_async
-from marft.rollouts.team import Start, Table
-from marft.training.checkpoint import Position
+from marft.rollouts.runner import EpisodeRunner, Start
 from marft.types import Episode, MarftError, Task
 
 
-class Source:
-    """Plays on demand. What it plays depends on the run's position alone, so a resumed run plays the same."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """Episodes that were played, and the batch of those that are learnt from (E of the batch: `learnt`, in order)."""
 
-    def __init__(self, config: Config, table: Table, run: Path) -> None:
-        self.config, self.table, self.run = config, table, run
+    episodes: Sequence[Episode]
+    batch: Batch
 
-    def collect(self, position: Position, number: int) -> list[Episode]:
-        """Play `number` of an iteration: `samples` episodes of each of the next `tasks` tasks."""
+    @property
+    def learnt(self) -> list[Episode]:
+        return [episode for episode in self.episodes if is_learnt(episode)]
+
+
+class EpisodeSource(Protocol):
+    """Gives batches, and knows by itself how far it is."""
+
+    def next_batch(self, iteration: int, play: int = 0) -> Rollout:
+        """The next batch, for play `play` of an iteration."""
+
+    def published(self, version: int) -> None:
+        """The engines speak with this policy from now on."""
+
+    def state_dict(self) -> dict[str, int]:
+        """Where it stands, in plain numbers."""
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on from there."""
+
+
+class SynchronousSource:
+    """Plays on demand, all episodes of a batch at once, with the policy as it is."""
+
+    def __init__(
+        self, config: Config, runner: EpisodeRunner, members: Sequence[Member], credit: Credit, run: Path
+    ) -> None:
+        self.config, self.runner, self.members, self.credit, self.run = config, runner, members, credit, run
+        self.tasks_drawn = 0
+
+    def next_batch(self, iteration: int, play: int = 0) -> Rollout:
+        """`samples` episodes of each of the next `tasks` tasks; iteration and play decide what is drawn in them."""
         starts: list[Start] = []
-        drawn: Counter[str] = Counter()  # a task that comes twice in one play is sampled afresh
-        for task in self.next_tasks(position.tasks_drawn):
+        drawn: Counter[str] = Counter()  # a task that comes twice in one batch is sampled afresh
+        for task in self.next_tasks():
             starts += [Start(task=task, sample=drawn[task.id] + i) for i in range(self.config.train.samples)]
             drawn[task.id] += self.config.train.samples
-        seed = f"{self.config.seed}/train/{position.iteration}" + (f"/{number}" if number else "")
-        episodes = without_late_groups(run_async(self.play(starts, seed)))
-        self.check(episodes, position.iteration + 1)
-        return episodes
+        learns, samples = set(self.config.team.trained), self.config.train.samples
+        seed = f"{self.config.seed}/train/{iteration}" + (f"/{play}" if play else "")
+        playing = self.credit.play(self.runner, starts, seed, samples=samples, learns=learns)
+        episodes = without_late_groups(run_async(playing))
+        self.check(episodes, iteration + 1)
+        learnt = [episode for episode in episodes if is_learnt(episode)]
+        batch = build_batch(learnt, members=self.members, agents=self.runner.team, credit=self.credit)
+        self.tasks_drawn += self.config.train.tasks
+        return Rollout(episodes=episodes, batch=batch)
 
-    async def play(self, starts: Sequence[Start], seed: str) -> list[Episode]:
-        credit, learns = self.config.credit, set(self.config.team.trained)
-        if credit.name == "tree":
-            return await with_forks(self.table, starts, seed, samples=self.config.train.samples, learns=learns)
-        episodes = await self.table.episodes(starts, seed)
-        if credit.name == "difference":
-            return await with_differences(self.table, episodes, seed, learns=learns, baseline=credit.baseline)
-        return episodes
+    def published(self, version: int) -> None:
+        """Nothing is under way meanwhile."""
 
-    def next_tasks(self, start: int) -> list[Task]:
+    def state_dict(self) -> dict[str, int]:
+        return {"tasks_drawn": self.tasks_drawn}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        self.tasks_drawn = state["tasks_drawn"]
+
+    def next_tasks(self) -> list[Task]:
         """The next ones in this run's order; those after them may be prepared meanwhile."""
-        tasks, count = self.table.host.tasks("train"), self.config.train.tasks
+        tasks, start, count = self.runner.host.tasks("train"), self.tasks_drawn, self.config.train.tasks
         chosen = [tasks[i] for i in self.indices(start, count, len(tasks))]
         if isinstance(tasks, Prepares):
             tasks.prefetch(self.indices(start + count, count, len(tasks)))
         return chosen
 
     def indices(self, start: int, count: int, size: int) -> list[int]:
+        """Which tasks are drawn from number `start` on."""
         drawn = range(start, start + count)
         orders = {epoch: task_order(self.config.seed, epoch, size) for epoch in {i // size for i in drawn}}
         return [orders[i // size][i % size] for i in drawn]
@@ -71,12 +109,12 @@ class Source:
             )
         if not any(turn.agent in self.config.team.trained for episode in played for turn in episode.turns):
             raise MarftError("nobody who learns acted in any episode; the workflow must call game.act")
-        credit = self.config.credit.name
-        if credit in ("per_step", "per_player") and not any(episode.reward.turns for episode in played):
-            raise MarftError(
-                f"credit: {credit} needs rewards of single turns (Reward.turns), and this environment gives none; "
-                "use credit=equal"
-            )
+        self.credit.check(played)
+
+
+def is_learnt(episode: Episode) -> bool:
+    """Whether an episode is trained on: one that failed is not."""
+    return episode.ended != "failed" and bool(episode.turns)
 
 
 def remedy(run: Path) -> str:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from marft.algorithms.base import Algorithm
+from marft.algorithms.batch import Member
 from marft.config import AgentConfig, AlgorithmConfig, Config, EnvConfig, GaeConfig
 from marft.engines.local import LocalEngine
 from marft.engines.scripted import ScriptedEngine, find_script
@@ -20,20 +22,18 @@ from marft.game.lockstep import Lockstep
 from marft.game.play import Agent, Speaks, seed_of
 from marft.game.tools import Tool, Tools
 from marft.game.workflows import find_workflow
-from marft.learners.local import Learner, LearnerSettings
-from marft.learners.member import Member
+from marft.learners.local import LearnerSettings, LocalLearner
 from marft.models.loading import load
 from marft.models.lora import AdapterSpec
 from marft.models.peft_format import CONFIG, read_scaling
 from marft.models.recompute import recompute_layers
 from marft.models.team import TeamModel
-from marft.rollouts.team import Table
+from marft.rollouts.runner import EpisodeRunner
 from marft.runs.directory import RunDirectory
 from marft.runs.export import checkpoint_folder
 from marft.terminal import warn
 from marft.terminal.status import Status
 from marft.training.limits import describe_limits
-from marft.training.registry import make_algorithm
 from marft.types import Sampling
 
 CRITIC = "critic"
@@ -63,8 +63,8 @@ class Assembly:
     """Everything a run works with."""
 
     bases: Mapping[str, Base]  # by model name
-    learner: Learner
-    table: Table
+    learner: LocalLearner
+    runner: EpisodeRunner
     lockstep: Lockstep  # of all that the team's engines wait for
 
     @property
@@ -86,7 +86,14 @@ class Assembly:
         """Generated so far."""
         return sum(base.engine.tokens for base in self.bases.values())
 
-    def policy_version(self, version: int) -> None:
+    @property
+    def vocabularies(self) -> dict[str, int]:
+        """The number of tokens that each learning agent may say."""
+        learner = self.learner
+        return {m.agent: int(learner.teams[m.adapter].config.vocab_size) for m in learner.members}
+
+    def publish(self, version: int) -> None:
+        """Engines speak with the adapters as they are now, which are this version's."""
         for base in self.bases.values():
             base.engine.version = version
 
@@ -115,19 +122,19 @@ def assemble(
     engines = {name: base.engine for name, base in bases.items()}
     agents = {name: seat_agent(config, name, engines, lockstep) for name in config.team.agents}
     members = [
-        Member(
-            agent=name,
-            adapter=adapter,
-            critic=critic_of(config, name),
-            team=bases[model_of(config, name)].team,
-            encode=bases[model_of(config, name)].engine.encode,
-            temperature=config.team.agents[name].temperature,
-        )
+        Member(agent=name, adapter=adapter, critic=critic_of(config, name))
         for name, adapter in config.team.trained.items()
     ]
-    learner = Learner(members, make_algorithm(config.algorithm), learner_settings(config, members), status)
-    table = Table(team=agents, host=host, workflow=workflow, status=status)
-    return Assembly(bases=bases, learner=learner, table=table, lockstep=lockstep)
+    teams = {
+        name: bases[model_of(config, member.agent)].team
+        for member in members
+        for name in (member.adapter, member.critic)
+        if name is not None
+    }
+    assert isinstance(config.algorithm, Algorithm)
+    learner = LocalLearner(members, teams, config.algorithm, learner_settings(config, members), status)
+    runner = EpisodeRunner(team=agents, host=host, workflow=workflow, status=status)
+    return Assembly(bases=bases, learner=learner, runner=runner, lockstep=lockstep)
 
 
 def open_host(env: EnvConfig, lockstep: Lockstep) -> Host:

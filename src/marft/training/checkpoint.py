@@ -16,8 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from marft.files import Count, Finite, is_folder, read_whole_json
-from marft.learners.local import Learner
-from marft.learners.trust_region import MOMENTS
+from marft.learners.base import Learner
 from marft.models.peft_format import load_adapter, open_tensors, read_fitting, save_adapter
 from marft.models.team import TeamModel
 from marft.types import MarftError
@@ -31,7 +30,7 @@ class Position:
 
     iteration: Count = 0
     version: Count = 0
-    tasks_drawn: Count = 0
+    tasks_drawn: Count = 0  # as the source counts them
     tokens_generated: Count = 0
     tokens_trained: Count = 0
     kl_weights: Mapping[str, Finite] = field(default_factory=dict)  # of agents, where the KL's weight adapts
@@ -45,12 +44,8 @@ def write_checkpoint(folder: Path, teams: Sequence[TeamModel], learner: Learner,
         for name in team.adapters:  # frozen ones too: a checkpoint is the whole team
             save_adapter(team, name, adapter_folder(folder, team, name))
     (folder / "optimizers").mkdir(exist_ok=True)
-    for name, optimizer in learner.optimizers.items():
-        tensors: dict[str, Tensor] = {}
-        for key, parameter in learner.homes[name].parameters(name).items():
-            for field_, value in optimizer.state.get(parameter, {}).items():
-                tensors[f"{key}.{field_}"] = value.detach().cpu().contiguous()
-        save_file(tensors, folder / "optimizers" / f"{name}.safetensors")
+    for name, tensors in learner.state_dict().items():
+        save_file(dict(tensors), folder / "optimizers" / f"{name}.safetensors")
     (folder / STATE).write_text(json.dumps(asdict(position), indent=2) + "\n")
 
 
@@ -58,23 +53,21 @@ def read_checkpoint(folder: Path, teams: Sequence[TeamModel], learner: Learner) 
     """Put adapters, critics and Adam back as they were; they stay trainable."""
     position = read_whole_json(folder / STATE, Position)
     load_adapters(folder, teams)
-    for name in learner.optimizers:
-        load_optimizer(folder / "optimizers" / f"{name}.safetensors", name, learner)
+    learner.load_state_dict(
+        {
+            name: read_optimizer(folder / "optimizers" / f"{name}.safetensors", name, shapes)
+            for name, shapes in learner.state_shapes().items()
+        }
+    )
     return position
 
 
-def load_optimizer(path: Path, name: str, learner: Learner) -> None:
+def read_optimizer(path: Path, name: str, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
     """Adam's state of one adapter; a parameter that had not stepped by then has none."""
-    optimizer, parameters = learner.optimizers[name], learner.homes[name].parameters(name)
     with open_tensors(path) as file:
-        stepped = {key: own for key, own in parameters.items() if f"{key}.step" in file.keys()}  # noqa: SIM118
-        shapes = {f"{key}.{part}": own.shape for key, own in stepped.items() for part in MOMENTS}
-        shapes |= {f"{key}.step": torch.Size() for key in stepped}
-        tensors = read_fitting(file, path, shapes, f"Adam's state of {name!r}")
-    optimizer.state.clear()
-    for key, own in stepped.items():
-        moments = {part: tensors[f"{key}.{part}"].to(own.device) for part in MOMENTS}
-        optimizer.state[own] = {"step": tensors[f"{key}.step"], **moments}
+        stepped = {key.removesuffix(".step") for key in file.keys() if key.endswith(".step")}  # noqa: SIM118
+        expected = {key: shape for key, shape in shapes.items() if key.rpartition(".")[0] in stepped}
+        return read_fitting(file, path, expected, f"Adam's state of {name!r}")
 
 
 def load_adapters(folder: Path, teams: Sequence[TeamModel]) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from marft.algorithms.batch import TrainingBatch
 from marft.files import check_row, damaged_line, quoted
-from marft.learners.member import Member
-from marft.learners.tally import Lesson, NotFinite
+from marft.learners.base import NotFinite
 from marft.models.team import TeamModel
-from marft.rollouts.batching import Batch
+from marft.rollouts.source import Rollout
 from marft.runs.directory import RunDirectory
 from marft.runs.disk import writing
 from marft.training.collapse import CollapseWatch, Sign, Watched
@@ -30,10 +30,11 @@ class Guard:
     """Shows a run's rows to the watch; every sign becomes a line and an event, and one that lasts an exception."""
 
     def __init__(
-        self, run: RunDirectory, members: Sequence[Member], warn: Callable[[str], None], *, stops: bool
+        self, run: RunDirectory, words: Mapping[str, int], warn: Callable[[str], None], *, stops: bool
     ) -> None:
+        """`words` are the sizes of the learning agents' vocabularies: uniform noise has the logarithm for its entropy."""
         self.run, self.warn, self.stops = run, warn, stops
-        self.noise = {member.agent: math.log(int(member.team.config.vocab_size)) for member in members}
+        self.noise = {agent: math.log(size) for agent, size in words.items()}
         self.begin()
 
     def begin(self) -> None:
@@ -60,7 +61,7 @@ class Guard:
 
     @contextmanager
     def finite(
-        self, iteration: int, teams: Sequence[TeamModel], batch: Batch, lesson: Lesson | None = None
+        self, iteration: int, teams: Sequence[TeamModel], rollout: Rollout, data: TrainingBatch | None = None
     ) -> Iterator[None]:
         """Around what may find values or gradients that are not finite: the batch is saved, and nobody can go on with it."""
         try:
@@ -68,9 +69,9 @@ class Guard:
         except NotFinite as error:
             folder = self.run.path / "failures" / f"{iteration:06d}"
             with writing(self.run.path):
-                save_failure(folder, teams, batch, lesson, str(error))
+                save_failure(folder, teams, rollout, data, str(error))
             line = f"{error}; its batch is in {folder}"
-            good = iteration - 1 if lesson is not None else iteration - 2  # a value is that of the checkpoint before
+            good = iteration - 1 if data is not None else iteration - 2  # a value is that of the checkpoint before
             sign = Sign(name="not finite", agent=error.adapter, line=line, since=iteration, good=good, collapsed=True)
             self.tell("collapse", iteration, sign)
             raise Collapsed(sign) from error

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from marft.algorithms.batch import TrainingBatch
 from marft.algorithms.mismatch import over_plays
-from marft.learners.tally import Lesson, Update
-from marft.models.attention import ragged
-from marft.rollouts.batching import Batch
+from marft.learners.base import Update
+from marft.rollouts.source import Rollout
 from marft.types import Episode, Task
 
 
@@ -21,16 +21,17 @@ from marft.types import Episode, Task
 class Play:
     """One play of an iteration, what was learnt from it, and who learnt."""
 
-    episodes: Sequence[Episode]
-    lesson: Lesson
+    rollout: Rollout
+    data: TrainingBatch
     update: Update
     learning: frozenset[str]  # adapters
     version: int  # of the policy that the update began with
+    mismatch: Mapping[str, float] | None = None  # of the engine's log-probs, where they were compared with our own
 
 
 def iteration_row(plays: Sequence[Play]) -> dict[str, Any]:
     """The team's reward and accuracy over all plays; each agent's figures from the play in which it learnt."""
-    episodes = [episode for play in plays for episode in play.episodes]
+    episodes = [episode for play in plays for episode in play.rollout.episodes]
     played = [episode for episode in episodes if episode.ended != "failed"]
     graded = [episode.reward.correct for episode in played if episode.reward.correct is not None]
     row: dict[str, Any] = reward_figures(played)
@@ -47,14 +48,14 @@ def iteration_row(plays: Sequence[Play]) -> dict[str, Any]:
         row["counts"] = dict(sorted(counts.items()))
     row["agents"], row["critics"] = {}, {}
     for play in plays:
-        learnt = {member.agent for member in play.lesson.batch.members if member.adapter in play.learning}
+        learnt = {member.agent for member in play.data.batch.members if member.adapter in play.learning}
         for agent, found in agent_figures(play).items():
             if agent in learnt or agent not in row["agents"]:
                 row["agents"][agent] = found
         row["critics"] |= critic_figures(play)
         if (factor_E := play.update.factor_E) is not None:
             row["factor"] = {"mean": float(factor_E.mean()), "std": float(factor_E.std(correction=0))}
-    if compared := [play.lesson.mismatch for play in plays if play.lesson.mismatch is not None]:
+    if compared := [play.mismatch for play in plays if play.mismatch is not None]:
         row["mismatch"] = over_plays(compared)
     return {key: value for key, value in row.items() if value != {} or key == "agents"}
 
@@ -76,28 +77,26 @@ def reward_figures(played: Sequence[Episode]) -> dict[str, float | None]:
 
 
 def agent_figures(play: Play) -> dict[str, dict[str, Any]]:
-    batch, found = play.lesson.batch, {}
-    turn_N, _ = ragged(batch.length_K)
-    score_K, lone_K = batch.score_K, play.lesson.estimate.lone_K
+    batch, estimate, found = play.data.batch, play.data.estimate, {}
+    score_K, lone_K = batch.returns_to_go(), estimate.lone_K
     for i, member in enumerate(batch.members):
         own = batch.agent_K == i
         if not own.any():
             continue
-        turns = [turn for turn, mine in zip(batch.turns, own.tolist(), strict=True) if mine]
         found[member.agent] = {
             "reward": float(score_K[own].mean()),
             "score_min": float(score_K[own].min()),
             "score_max": float(score_K[own].max()),
-            "advantage_std": float(play.lesson.estimate.advantages_N[own[turn_N]].std(correction=0)),
+            "advantage_std": float(estimate.advantages_N[own[batch.turn_N]].std(correction=0)),
             "length": float(batch.length_K[own].float().mean()),
-            "truncated": sum(turn.completion.finish == "length" for turn in turns) / len(turns),
+            "truncated": int(batch.truncated_K[own].sum()) / int(own.sum()),
             **(
                 {"no_spread": share}
                 if (share := share_without_spread(score_K[own], batch.group_K[own])) is not None
                 else {}
             ),
             **({"lone": float(lone_K[own].float().mean())} if lone_K is not None else {}),
-            "staleness": sum(play.version - turn.completion.version for turn in turns) / len(turns),
+            "staleness": int((play.version - batch.version_K[own]).sum()) / int(own.sum()),
             **play.update.statistics.get(member.agent, {}),
         }
     return found
@@ -115,16 +114,16 @@ def share_without_spread(score_K: Tensor, group_K: Tensor) -> float | None:
 
 def critic_figures(play: Play) -> dict[str, dict[str, float | None]]:
     """Each critic's loss, and the share of the returns' variance that its values explained before the update."""
-    lesson, batch = play.lesson, play.lesson.batch
+    batch, values, returns = play.data.batch, play.data.scores.values, play.data.estimate.returns
     critics = {member.critic for member in batch.members if member.critic is not None}
     known = sorted(critics & play.update.statistics.keys())
     found: dict[str, dict[str, float | None]] = {critic: {**play.update.statistics[critic]} for critic in known}
-    if lesson.values is not None and lesson.estimate.returns is not None:
-        judged_K = [batch.members[i].critic for i in batch.agent_K.tolist()]
-        judged = judged_K if len(lesson.values) == len(judged_K) else [judged_K[k] for k in ragged(batch.length_K)[0]]
+    if values is not None and returns is not None:
+        critic_K = [batch.members[i].critic for i in batch.agent_K.tolist()]
+        judges = critic_K if len(values) == len(critic_K) else [critic_K[k] for k in batch.turn_N]
         for critic, row in found.items():
-            own = torch.tensor([name == critic for name in judged])
-            row["explained_variance"] = explained_variance(lesson.values[own], lesson.estimate.returns[own])
+            own = torch.tensor([name == critic for name in judges])
+            row["explained_variance"] = explained_variance(values[own], returns[own])
     return found
 
 
@@ -159,12 +158,13 @@ def failed_rows(
 
 
 def episode_rows(
-    batch: Batch, advantages_N: Tensor, iteration: int, count: int, gold: Gold = lambda task: None
+    rollout: Rollout, data: TrainingBatch, iteration: int, count: int, gold: Gold = lambda task: None
 ) -> Iterator[dict[str, Any]]:
     """The first `count` episodes whole: what every agent saw and said, and what came of it."""
-    learnt = {(e, turn.index): k for k, (e, turn) in enumerate(zip(batch.episode_K.tolist(), batch.turns, strict=True))}
-    starts = batch.starts_K.tolist()
-    for e, episode in enumerate(batch.episodes[:count]):
+    batch, advantages_N = data.batch, data.estimate.advantages_N
+    keys = zip(batch.episode_K.tolist(), batch.index_K.tolist(), strict=True)
+    learnt, starts = {key: k for k, key in enumerate(keys)}, batch.starts_K.tolist()
+    for e, episode in enumerate(rollout.learnt[:count]):
         turns = []
         for turn in episode.turns:
             row: dict[str, Any] = {

@@ -6,8 +6,9 @@ import random
 from collections.abc import Sequence
 from typing import Literal
 
+from marft.learners.base import Steps
+
 Mode = Literal["joint", "alternate", "sequential", "resample"]
-Steps = tuple[frozenset[str], ...]
 
 
 def plays(mode: Mode, adapters: Sequence[str], *, iteration: int, interval: int, seed: int) -> tuple[Steps, ...]:

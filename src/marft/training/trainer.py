@@ -5,27 +5,25 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from shlex import quote
 from typing import Any, Protocol
 
 import torch
 
+from marft.algorithms.batch import Batch, TrainingBatch
 from marft.algorithms.kl_penalty import kl_penalty
 from marft.algorithms.losses import adapted_kl_weight
-from marft.algorithms.mismatch import find_mismatch
+from marft.algorithms.mismatch import Mismatch, find_mismatch
 from marft.algorithms.trust_region import adapted_rate
 from marft.config import Config
 from marft.envs.hosting import Host
-from marft.evaluation.failures import Tolerance
-from marft.evaluation.held_out import evaluate
-from marft.evaluation.settings import eval_settings
 from marft.files import Damaged
 from marft.game.play import seed_of
-from marft.learners.tally import Lesson, Update
-from marft.rollouts.batching import Batch, build_batch
-from marft.rollouts.source import Source, remedy
+from marft.learners.base import Steps, Update, UpdatePlan
+from marft.rollouts.credit import Credit
+from marft.rollouts.source import EpisodeSource, Rollout, SynchronousSource
 from marft.runs.checkpoints import Checkpoints, Newest
 from marft.runs.directory import RunDirectory
 from marft.runs.shapes import When
@@ -35,8 +33,7 @@ from marft.training.checkpoint import STATE, Position, read_checkpoint, write_ch
 from marft.training.guard import Collapsed, Guard
 from marft.training.interruption import Interruption
 from marft.training.metrics import Play, episode_rows, failed_rows, iteration_row
-from marft.training.registry import make_credit
-from marft.training.schedule import Steps, plays
+from marft.training.schedule import plays
 from marft.training.tracking import Tracker, flatten
 from marft.types import Collapse, Episode, MarftError
 
@@ -54,20 +51,35 @@ class Watcher(Protocol):
     def iterated(self, row: dict[str, Any], before: float, progress: float) -> None: ...
 
 
+class Evaluator(Protocol):
+    """Who plays held-out tasks with the team as it is."""
+
+    def described(self) -> dict[str, Any]:
+        """How, in plain data."""
+
+    def play(self, keep: Callable[[str | None, Sequence[Episode], Host], None]) -> dict[str, Any]:
+        """The figures; `keep` is given the episodes of each benchmark (None: the run's own tasks)."""
+
+
 class Trainer:
+    """One run, from where it stands to its end."""
+
     def __init__(
-        self, config: Config, parts: Assembly, run: RunDirectory, trackers: Sequence[Tracker], watcher: Watcher,
-        interruption: Interruption | None = None,
+        self, config: Config, parts: Assembly, run: RunDirectory, evaluator: Evaluator, watcher: Watcher,
+        *, trackers: Sequence[Tracker] = (), interruption: Interruption | None = None,
     ) -> None:  # fmt: skip
         self.config, self.parts, self.run, self.trackers, self.watcher = config, parts, run, trackers, watcher
+        self.learner, self.evaluator = parts.learner, evaluator
+        assert isinstance(config.credit, Credit)
+        self.source: EpisodeSource = SynchronousSource(
+            config, parts.runner, self.learner.members, config.credit, run.path
+        )
         self.checkpoints = Checkpoints(run.path / "checkpoints", config.checkpoint.keep)
-        self.source = Source(config, parts.table, run.path)
         self.position = Position()
-        stops = config.train.on_collapse != "warn"
-        self.guard = Guard(run, parts.learner.members, watcher.warned, stops=stops)
+        self.guard = Guard(run, parts.vocabularies, watcher.warned, stops=config.train.on_collapse != "warn")
         self.seconds: dict[str, float] = {}
         self.interruption = interruption or Interruption()
-        self.status, self.title = parts.table.status, ""  # of the iteration
+        self.status, self.title = parts.runner.status, ""  # of the iteration
         self.begun = False  # before that, the weights need not be those of the position
 
     def train(self) -> dict[str, Any]:
@@ -105,14 +117,34 @@ class Trainer:
         return max(position.iteration / train.iterations, spent)
 
     def iterate(self) -> None:
+        """Play, estimate, update and publish, as often as the schedule says; then write down what came of it."""
         self.seconds = dict.fromkeys(("rollout", "credit", "update", "eval"), 0.0)
         before, progress = self.position, self.progress
         self.title = f"iteration {before.iteration + 1}"
-        plays = [self.play_and_learn(number, steps) for number, steps in enumerate(self.plays())]
+        done: list[Play] = []
+        for number, steps in enumerate(self.plays()):
+            generated = self.parts.tokens
+            with self.timed("rollout"):
+                rollout = self.source.next_batch(before.iteration, number)
+            with self.timed("credit"), self.finite(rollout):
+                data, mismatch = self.estimate(rollout.batch)
+            with self.timed("update"), self.finite(rollout, data):
+                self.interruption.hold()  # from here to the end of the iteration the weights are not those of any position
+                update = self.learner.update(data, self.plan(number, steps))
+            learning, version = frozenset[str]().union(*steps), self.position.version
+            done.append(
+                Play(rollout=rollout, data=data, update=update, learning=learning, version=version, mismatch=mismatch)
+            )
+            self.advance(data, update, self.parts.tokens - generated)
+            self.publish()
         self.position = replace(self.position, iteration=before.iteration + 1)
+        self.report(done, before, progress)
+
+    def report(self, done: Sequence[Play], before: Position, progress: float) -> None:
+        """The iteration's row, for files, trackers, the terminal and the guard; evaluates where it is time to."""
         row = {
             "iteration": self.position.iteration,
-            **iteration_row(plays),
+            **iteration_row(done),
             "tokens": {
                 "rollout": self.position.tokens_generated - before.tokens_generated,
                 "update": self.position.tokens_trained - before.tokens_trained,
@@ -122,36 +154,31 @@ class Trainer:
             if self.config.eval.every and self.position.iteration % self.config.eval.every == 0:
                 row["eval"] = self.play_held_out("during")
         row["seconds"] = self.seconds
-        self.record(row, plays)
+        self.record(row, done)
         self.watcher.iterated(row, progress, self.progress)
         self.guard.look(row)
 
-    def play_and_learn(self, number: int, steps: Steps) -> Play:
-        """One play of the iteration, and the updates that follow it."""
-        learner, generated = self.parts.learner, self.parts.tokens
-        with self.timed("rollout"):
-            episodes = self.source.collect(self.position, number)
-        with self.timed("credit"):
-            batch = self.batch_of(episodes)
-            with self.guard.finite(self.position.iteration + 1, self.parts.teams, batch):
-                lesson = self.estimate(batch)
-        with self.timed("update"), self.guard.finite(self.position.iteration + 1, self.parts.teams, batch, lesson):
-            self.interruption.hold()  # from here to the end of the iteration the weights are not those of any position
-            done = learner.update(lesson, steps, rates=self.rates(), generator=self.generator(number))
-        version, position = self.position.version, self.position
+    def finite(self, rollout: Rollout, data: TrainingBatch | None = None) -> AbstractContextManager[None]:
+        return self.guard.finite(self.position.iteration + 1, self.parts.teams, rollout, data)
+
+    def advance(self, data: TrainingBatch, update: Update, generated: int) -> None:
+        """Where the run stands after an update."""
+        position = self.position
         self.position = replace(
             position,
-            version=version + 1,
-            tasks_drawn=position.tasks_drawn + self.config.train.tasks,
-            tokens_generated=position.tokens_generated + self.parts.tokens - generated,
-            tokens_trained=position.tokens_trained + done.tokens,
-            baselines=self.baselines(lesson),
-            kl_weights=self.kl_weights(done),
-            rates={**position.rates, **{name: adapted_rate(self.rate(name), far) for name, far in done.excess.items()}},
+            version=position.version + 1,
+            tokens_generated=position.tokens_generated + generated,
+            tokens_trained=position.tokens_trained + update.tokens,
+            baselines=self.baselines(data),
+            kl_weights=self.kl_weights(update),
+            rates={**position.rates, **{n: adapted_rate(self.rate(n), far) for n, far in update.excess.items()}},
+            **self.source.state_dict(),
         )
-        self.parts.policy_version(version + 1)
-        learning = frozenset[str]().union(*steps)
-        return Play(episodes=episodes, lesson=lesson, update=done, learning=learning, version=version)
+
+    def publish(self) -> None:
+        """The engines speak with the adapters as they are now."""
+        self.parts.publish(self.position.version)
+        self.source.published(self.position.version)
 
     def plays(self) -> tuple[Steps, ...]:
         """This iteration's plays and steps; while critics warm up, nobody else learns."""
@@ -159,58 +186,53 @@ class Trainer:
         if done < 0:
             return ((frozenset(),),)
         seed = seed_of(self.config.seed, "order", self.position.iteration)
-        adapters = self.parts.learner.adapters
+        adapters = list(dict.fromkeys(member.adapter for member in self.learner.members))
         return plays(schedule.mode, adapters, iteration=done, interval=schedule.interval or 1, seed=seed)
 
-    def batch_of(self, episodes: Sequence[Episode]) -> Batch:
-        return build_batch(
-            [episode for episode in episodes if episode.ended != "failed" and episode.turns],
-            members=self.parts.learner.members,
-            credit=make_credit(self.config.credit),
-            by_branch=self.config.credit.name == "tree",
+    def plan(self, number: int, steps: Steps) -> UpdatePlan:
+        """Who learns how fast after play `number` of this iteration."""
+        parts = ("minibatches", self.position.iteration, *([number] if number else []))
+        kl = self.config.algorithm.kl
+        return UpdatePlan(
+            steps=steps,
+            rates=self.rates(),
+            seed=seed_of(self.config.seed, *parts),
+            kl_weights={} if kl.where == "reward" else self.kl_weights_now(),
         )
 
-    def estimate(self, batch: Batch) -> Lesson:
-        """What the episodes are worth, turn by turn and token by token."""
-        learner, kl = self.parts.learner, self.config.algorithm.kl
-        engine, compared, penalty, drawn_N = self.config.engine, None, None, batch.old_N
+    def kl_weights_now(self) -> dict[str, float]:
+        weights, start = self.position.kl_weights, self.config.algorithm.kl.weight
+        return {member.agent: weights.get(member.agent, start) for member in self.learner.members}
+
+    def estimate(self, batch: Batch) -> tuple[TrainingBatch, Mapping[str, float] | None]:
+        """What the episodes are worth, turn by turn and token by token; and how far the engine's log-probs are off."""
+        kl, engine, algorithm = self.config.algorithm.kl, self.config.engine, self.learner.algorithm
         penalised = bool(kl.weight) and kl.where == "reward"
-        own_N = learner.logprobs(batch) if engine.compares or penalised else None
-        if own_N is not None and engine.compares:
-            compared = find_mismatch(batch, own_N, engine.correction)
-            batch = compared.batch
-        values = learner.values(batch)
-        reference_N = learner.reference(batch) if kl.weight else None
-        kl_weight_A = self.by_agent(self.position.kl_weights, kl.weight)
-        if own_N is not None and reference_N is not None and penalised:
-            penalty = kl_penalty(batch, kl_weight_A, own_N, drawn_N, reference_N, kl.estimator)
-        experience = batch.experience(
-            values,
-            learner.final_values(batch),
-            penalty_N=None if penalty is None else penalty.amount_N,
-            noise=0.0 if penalty is None else penalty.noise,
-            baseline_A=self.by_agent(self.position.baselines, math.nan),
-        )
-        estimate = learner.algorithm.estimate(experience)
-        return Lesson(
-            batch=batch,
-            estimate=estimate if compared is None else compared.corrected(estimate),
-            values=values,
-            reference_N=reference_N,
-            kl_weight_A=torch.zeros_like(kl_weight_A) if penalised else kl_weight_A,
-            mismatch=None if compared is None else compared.figures,
-            own_N=own_N,
-        )
+        scores = self.learner.score(batch, reference=bool(kl.weight), proximal=engine.compares or penalised)
+        found: Mismatch | None = None
+        if engine.compares:
+            assert scores.proximal_N is not None
+            found = find_mismatch(batch, scores.proximal_N, engine.correction)
+        if penalised:
+            assert scores.proximal_N is not None
+            assert scores.reference_N is not None
+            weight_A = torch.tensor(list(self.kl_weights_now().values()))
+            penalty = kl_penalty(batch, weight_A, scores.proximal_N, batch.old_N, scores.reference_N, kl.estimator)
+            scores = replace(scores, penalty_N=penalty.amount_N, noise=penalty.noise)
+        baselines = [self.position.baselines.get(member.agent, math.nan) for member in self.learner.members]
+        scores = replace(scores, baseline_A=torch.tensor(baselines))
+        learnt = batch if found is None else found.batch
+        estimate = algorithm.estimate(learnt, scores)
+        estimate = estimate if found is None else found.corrected(estimate)
+        data = TrainingBatch(batch=learnt, scores=scores, estimate=estimate)
+        return data, None if found is None else found.figures
 
-    def by_agent(self, known: Mapping[str, float], start: float) -> torch.Tensor:
-        return torch.tensor([known.get(member.agent, start) for member in self.parts.learner.members])
-
-    def baselines(self, lesson: Lesson) -> Mapping[str, float]:
+    def baselines(self, data: TrainingBatch) -> Mapping[str, float]:
         """The agents' running baselines after an update."""
-        if lesson.estimate.baseline_A is None:
+        if data.estimate.baseline_A is None:
             return self.position.baselines
-        names = (member.agent for member in lesson.batch.members)
-        found = zip(names, lesson.estimate.baseline_A.tolist(), strict=True)
+        names = (member.agent for member in data.batch.members)
+        found = zip(names, data.estimate.baseline_A.tolist(), strict=True)
         return {name: baseline for name, baseline in found if not math.isnan(baseline)}  # NaN: it has not acted yet
 
     def kl_weights(self, done: Update) -> Mapping[str, float]:
@@ -218,7 +240,7 @@ class Trainer:
         kl, weights = self.config.algorithm.kl, dict(self.position.kl_weights)
         if kl.target is None:
             return weights
-        for member in self.parts.learner.members:
+        for member in self.learner.members:
             found = done.statistics[member.agent].get("reference_kl")
             if found is not None:
                 weights[member.agent] = adapted_kl_weight(weights.get(member.agent, kl.weight), found, kl.target)
@@ -239,20 +261,15 @@ class Trainer:
     def rates(self) -> dict[str, float]:
         """The factors of all learning rates in this iteration."""
         common = self.lr_factor() * SLOWER**self.position.returns
-        return {name: common * self.rate(name) for name in self.parts.learner.optimizers}
-
-    def generator(self, number: int) -> torch.Generator:
-        parts = ("minibatches", self.position.iteration, *([number] if number else []))
-        return torch.Generator().manual_seed(seed_of(self.config.seed, *parts))
+        return {name: common * self.rate(name) for name in self.learner.rates}
 
     def record(self, row: dict[str, Any], plays: Sequence[Play]) -> None:
-        count, first = self.config.track.episodes, plays[0]
-        advantages_N = first.lesson.estimate.advantages_N
-        gold = self.parts.table.host.gold
-        self.run.append_episodes(episode_rows(first.lesson.batch, advantages_N, row["iteration"], count, gold))
-        self.run.append_episodes(failed_rows(first.episodes, row["iteration"], count, gold))
+        count, rollout, data = self.config.track.episodes, plays[0].rollout, plays[0].data
+        gold = self.parts.runner.host.gold
+        self.run.append_episodes(episode_rows(rollout, data, row["iteration"], count, gold))
+        self.run.append_episodes(failed_rows(rollout.episodes, row["iteration"], count, gold))
         self.run.append_metrics(row)
-        shown = [transcript_of(episode, gold(episode.task)) for episode in first.episodes[:count]]
+        shown = [transcript_of(episode, gold(episode.task)) for episode in rollout.episodes[:count]]
         for tracker in self.trackers:
             tracker.log(row["iteration"], flatten(row))
             if shown:
@@ -310,7 +327,8 @@ class Trainer:
             raise MarftError(f"{self.run.path} has lost its checkpoints; {self.checkpoints.remedy()}")
         if found is not None:
             self.position = self.read(found)
-            self.parts.policy_version(self.position.version)
+            self.source.load_state_dict({"tasks_drawn": self.position.tasks_drawn})
+            self.publish()
         self.checkpoints.recover()
         if found is not None and found.damaged:
             kept = ", ".join(self.checkpoints.put_aside(iteration) for iteration in found.damaged)
@@ -336,7 +354,7 @@ class Trainer:
     def read(self, found: Newest) -> Position:
         """What was written into a checkpoint that is whole may still be nothing that this team can go on with."""
         try:
-            position = read_checkpoint(found.folder, self.parts.teams, self.parts.learner)
+            position = read_checkpoint(found.folder, self.parts.teams, self.learner)
             if position.iteration != found.iteration:
                 raise Damaged(found.folder / STATE, f"is that of iteration {position.iteration}")
         except MarftError as error:
@@ -350,9 +368,8 @@ class Trainer:
         summary, done = self.run.summary() or {}, self.position.iteration
         if self.evaluated(when, summary) or (when == "before" and done > 0):
             return
-        settings = eval_settings(self.config)
         self.status.begin(f"evaluating {when} training", unit="episodes")
-        row = {"iteration": done, "settings": asdict(settings)}
+        row = {"iteration": done, "settings": self.evaluator.described()}
         row |= self.play_held_out(when)
         self.run.write_summary({**summary, when: row})
         for tracker in self.trackers:  # one curve with the evaluations during training
@@ -367,18 +384,11 @@ class Trainer:
             kept = [transcript_of(episode, host.gold(episode.task)) for episode in worst(episodes, count)]
             self.run.append_held_out(position, when, benchmark, kept)
 
-        return evaluate(
-            self.parts.table,
-            eval_settings(self.config),
-            self.config.seed,
-            self.parts.lockstep,
-            tolerance=Tolerance(share=self.config.train.failures, remedy=remedy(self.run.path)),
-            keep=keep,
-        )
+        return self.evaluator.play(keep)
 
     def evaluated(self, when: str, summary: Mapping[str, Any]) -> bool:
         """Whether there is nothing to evaluate, or the summary holds it already, of the same team in the same way."""
-        row, settings = summary.get(when, {}), asdict(eval_settings(self.config))
+        row, settings = summary.get(when, {}), self.evaluator.described()
         same = row.get("iteration") == self.position.iteration and row.get("settings") == settings
         return same or not self.config.eval.tasks
 

@@ -25,7 +25,7 @@ def plan(config: Config, status: Status | None = None) -> Forecast:
     keeps = config.model_copy(update={"train": config.train.model_copy(update={"recompute": False})})
     parts = assemble(keeps, reads=splits(config), status=status)
     load_initial_adapters(config, parts)
-    with parts.table.host:
+    with parts.runner.host:
         found = foresee(config, parts)
     status.rest()
     for line in tell(config, parts, found):
@@ -35,14 +35,14 @@ def plan(config: Config, status: Status | None = None) -> Forecast:
 
 def foresee(config: Config, parts: Assembly) -> Forecast:
     """The parts come without recomputation: what a single layer keeps is found before it is switched on."""
-    rollouts, status = Rollouts(config, parts), parts.table.status
+    rollouts, status = Rollouts(config, parts), parts.runner.status
     status.begin("timing short episodes", unit="episodes")
     pace = rollouts.pace()
     status.begin("playing whole episodes", unit="episodes")
     whole = rollouts.whole()
     cache = cache_of(config, parts)  # as a run's: every slot has room for the longest prompt and answer
     status.begin("laying out the passes of one iteration", unit="turns")
-    one = Iteration(config, parts.learner, whole.episodes, status)
+    one = Iteration(config, parts.learner, parts.runner.team, whole.episodes, status)
     trained, between, valued = list(one.trained()), list(one.between()), list(one.valued())
     heaviest = heaviest_of([trained, between, valued])
     status.begin("measuring the heaviest pass")
@@ -56,7 +56,7 @@ def foresee(config: Config, parts: Assembly) -> Forecast:
     iterations = config.train.iterations
     if config.train.budget is not None:
         iterations = min(iterations, math.ceil(config.train.budget / max(generated, 1.0)))
-    held_out = min(config.eval.tasks, len(parts.table.host.tasks("test"))) if config.eval.tasks else 0
+    held_out = min(config.eval.tasks, len(parts.runner.host.tasks("test"))) if config.eval.tasks else 0
     return Forecast(
         memory=Memory(
             weights=sum(weights_of(team) for team in parts.teams),

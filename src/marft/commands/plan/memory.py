@@ -13,7 +13,7 @@ from torch import Tensor
 from marft.commands.plan.iteration import Reading
 from marft.config import Config
 from marft.engines.local import LocalEngine
-from marft.learners.microbatches import Pass, cut, runs
+from marft.learners.microbatches import Microbatch, pack
 from marft.models.logprobs import MOST_LOGITS
 from marft.models.recompute import recompute_layers
 from marft.models.scoring import logprobs
@@ -84,7 +84,7 @@ def device_memory(device: torch.device) -> int:
 
 
 # --- one pass --------------------------------------------------------------------------------------------------------
-def measure(one: Pass, *, recompute: bool) -> Cost:
+def measure(one: Microbatch, *, recompute: bool) -> Cost:
     """The cost of this pass, or of one of half its tokens and so on where that does not fit.
 
     Recomputation, which is switched on here, keeps less; but all of a layer while that runs again, which autograd's
@@ -99,14 +99,14 @@ def measure(one: Pass, *, recompute: bool) -> Cost:
         try:
             return cost_of(one, layer)
         except torch.OutOfMemoryError:
-            if len(one.work) == 1:
+            if len(one.samples) == 1:
                 raise MarftError(
                     "not even one sequence fits in the device's memory: use a smaller model, or lower max_tokens"
                 ) from None
-        one = max(map(Reading, cut(one.work, max(1, one.tokens // 2))), key=lambda half: half.weight).one
+        one = max(map(Reading, pack(one.samples, max(1, one.tokens // 2))), key=lambda half: half.weight).one
 
 
-def cost_of(one: Pass, layer: float) -> Cost:
+def cost_of(one: Microbatch, layer: float) -> Cost:
     device, size = one.team.device, one.tokens
     try:
         if device.type == "cuda":
@@ -127,7 +127,7 @@ def cost_of(one: Pass, layer: float) -> Cost:
     return Cost(tokens=size, memory=memory, training=training / size, scoring=scoring / size)
 
 
-def seconds_of(one: Pass, *, train: bool) -> float:
+def seconds_of(one: Microbatch, *, train: bool) -> float:
     started = time.perf_counter()
     with torch.set_grad_enabled(train):
         loss = loss_of(one)
@@ -137,19 +137,19 @@ def seconds_of(one: Pass, *, train: bool) -> float:
     return time.perf_counter() - started
 
 
-def loss_of(one: Pass) -> Tensor:
+def loss_of(one: Microbatch) -> Tensor:
     """Something that depends on every agent's log-probs and every critic's values."""
     acting, judging = one.split()
     hidden, device = one.hidden(), one.team.device
     n = sum(span.asked for span in acting.spans)
-    parts = [one.team.values(critic, hidden[n:][own]).sum() for critic, own in runs(judging.spans)]
+    parts = [one.team.values(critic, hidden[n:][own]).sum() for critic, own in judging.critics()]
     if n:
         chosen, temperature = torch.zeros(n, dtype=torch.int64, device=device), torch.ones(n, device=device)
         parts.append(logprobs(one.team, hidden[:n], chosen, temperature)[0].sum())
     return torch.stack(parts).sum()
 
 
-def kept(one: Pass) -> int:
+def kept(one: Microbatch) -> int:
     """Bytes of everything that autograd keeps of a pass, but parameters."""
     own = {p.untyped_storage().data_ptr() for p in one.team.model.parameters()}
     held: dict[int, Tensor] = {}  # the tensors stay alive, so that no address is seen twice
@@ -164,13 +164,13 @@ def kept(one: Pass) -> int:
     return sum(x.untyped_storage().nbytes() for x in held.values())
 
 
-def kept_a_token(one: Pass) -> float:
+def kept_a_token(one: Microbatch) -> float:
     """About; from some of its sequences."""
-    part = Pass(team=one.team, work=one.work[::PART])
+    part = Microbatch(team=one.team, samples=one.samples[::PART])
     return kept(part) / part.tokens
 
 
-def logits_of(one: Pass) -> int:
+def logits_of(one: Microbatch) -> int:
     """Three tensors of vocabulary width at once, for as many rows as are computed together."""
     words = int(one.team.head.weight.shape[0])
     rows = sum(span.asked for span in one.split()[0].spans)

@@ -11,9 +11,10 @@ from typing import Any
 from marft.commands.dry_run import StandIn
 from marft.config import Config
 from marft.game.play import Agent
+from marft.rollouts.credit import Credit, Difference
 from marft.rollouts.event_loop import run_async
-from marft.rollouts.source import Source
-from marft.rollouts.team import Start, Table
+from marft.rollouts.runner import EpisodeRunner, Start
+from marft.rollouts.source import SynchronousSource
 from marft.training.build import Assembly
 from marft.types import Episode, MarftError, Turn
 
@@ -42,13 +43,14 @@ class Pace:
 
 class Rollouts:
     def __init__(self, config: Config, parts: Assembly) -> None:
-        self.config, self.parts, self.seed = config, parts, f"{config.seed}/plan"
+        assert isinstance(config.credit, Credit)
+        self.config, self.parts, self.credit, self.seed = config, parts, config.credit, f"{config.seed}/plan"
 
     def pace(self) -> Pace:
         """From two plain plays of the run's width: one says more, all else is the same. The longer is also played before
         them, so that caches have grown and graphs are captured."""
         starts = self.starts(self.config.train.tasks)[: self.config.engine.slots]
-        _, short, longer = (self.play(self.table(n).episodes(starts, self.seed)) for n in (LONGER, SHORT, LONGER))
+        _, short, longer = (self.play(self.runner(n).episodes(starts, self.seed)) for n in (LONGER, SHORT, LONGER))
         more = longer.tokens - short.tokens
         token = max(0.0, longer.seconds - short.seconds) / more if more > 0 else 0.0
         token = token or longer.seconds / max(longer.tokens, 1)
@@ -57,8 +59,9 @@ class Rollouts:
     def whole(self) -> Played:
         """With the play-outs that the credit asks for; of two tasks at least, since these differ."""
         tasks = max(2, -(-WHOLE // self.config.train.samples))
-        source = Source(self.config, self.table(None), Path())
-        played = self.play(source.play(self.starts(tasks), self.seed))
+        samples, learns = self.config.train.samples, set(self.config.team.trained)
+        playing = self.credit.play(self.runner(None), self.starts(tasks), self.seed, samples=samples, learns=learns)
+        played = self.play(playing)
         usable = [episode for episode in played.episodes if episode.turns and episode.ended != "failed"]
         if not usable:
             first = played.episodes[0]
@@ -68,7 +71,9 @@ class Rollouts:
         return played
 
     def starts(self, tasks: int) -> list[Start]:
-        chosen = Source(self.config, self.parts.table, Path()).next_tasks(0)[:tasks]
+        learner = self.parts.learner
+        source = SynchronousSource(self.config, self.parts.runner, learner.members, self.credit, Path())
+        chosen = source.next_tasks()[:tasks]
         return [Start(task=task, sample=i) for task in chosen for i in range(self.config.train.samples)]
 
     def play(self, playing: Coroutine[Any, Any, list[Episode]]) -> Played:
@@ -77,9 +82,11 @@ class Rollouts:
         seconds = time.perf_counter() - started
         return Played(episodes=tuple(episodes), tokens=self.parts.tokens - before, seconds=seconds)
 
-    def table(self, most: int | None) -> Table:
+    def runner(self, most: int | None) -> EpisodeRunner:
         """Where nobody of ours says more than `most` tokens a turn."""
-        return replace(self.parts.table, team={name: self.seated(a, most) for name, a in self.parts.table.team.items()})
+        return replace(
+            self.parts.runner, team={name: self.seated(a, most) for name, a in self.parts.runner.team.items()}
+        )
 
     def seated(self, agent: Agent, most: int | None) -> Agent:
         """A plan asks no remote model: somebody else speaks for it, at once."""
@@ -105,7 +112,7 @@ def most_generated(config: Config, episode: Episode) -> int:
     """By an episode of as many turns, with the play-outs that its credit asks for."""
     limits = [said(config, turn, most=True) for turn in episode.turns]
     total = sum(limits)
-    if config.credit.name == "difference":
+    if isinstance(config.credit, Difference):
         again = 1 if config.credit.baseline == "blank" else 0  # a blanked turn is not said again, the base's is
         learns = [k for k, turn in enumerate(episode.turns) if turn.agent in config.team.trained]
         total += sum(sum(limits[k + again :]) for k in learns)

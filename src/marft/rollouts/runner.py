@@ -1,4 +1,4 @@
-"""A seated team: everything that playing needs but the task, and where an episode begins."""
+"""A team that plays: everything an episode needs but its task, and where an episode begins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class EpisodeRunner:
+    """Agents, environment and workflow; plays many episodes at once."""
+
     team: Mapping[str, Agent]
     host: Host
     workflow: Workflow

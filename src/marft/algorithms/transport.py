@@ -1,0 +1,46 @@
+"""Plain data as bytes and back, without pickle: tensors in safetensors' format, all else as JSON in its header."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any, TypeVar
+
+from safetensors.torch import load, save
+from torch import Tensor
+
+from marft.algorithms.batch import Batch, Estimate, Member, Scores
+
+Data = TypeVar("Data", Batch, Scores, Estimate)
+
+
+def tensors_of(data: Batch | Scores | Estimate) -> dict[str, Tensor]:
+    """Its tensors by the names of their fields."""
+    found = {field.name: getattr(data, field.name) for field in fields(data)}
+    return {name: value.contiguous() for name, value in found.items() if isinstance(value, Tensor)}
+
+
+def names_of(data: Batch | Scores | Estimate) -> dict[str, Any]:
+    """All else, as JSON has it."""
+    found = {field.name: getattr(data, field.name) for field in fields(data)}
+    return {
+        name: [asdict(member) for member in value] if name == "members" else value
+        for name, value in found.items()
+        if not isinstance(value, Tensor)
+    }
+
+
+def pack(data: Batch | Scores | Estimate) -> bytes:
+    """The data as bytes."""
+    return save(tensors_of(data), metadata={"data": json.dumps(names_of(data))})
+
+
+def unpack(kind: type[Data], packed: bytes) -> Data:
+    """The data again."""
+    header = json.loads(packed[8 : 8 + int.from_bytes(packed[:8], "little")])
+    names: Mapping[str, Any] = json.loads(header["__metadata__"]["data"])
+    if "members" in names:
+        names = {**names, "members": tuple(Member(**member) for member in names["members"])}
+    fields_of_it: dict[str, Any] = {**load(packed), **names}
+    return kind(**fields_of_it)

@@ -1,0 +1,144 @@
+"""Credit: how an episode's reward becomes rewards of single turns, and which episodes must be played for that.
+
+A config names one of the table in `config/algorithm.py`, or the user's own as `package.module:Class`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Hashable, Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from marft.algorithms import credit
+from marft.algorithms.credit import RewardStream
+from marft.config.algorithm import CreditConfig, Fraction
+from marft.types import Episode, MarftError, Turn
+
+if TYPE_CHECKING:
+    from marft.rollouts.runner import EpisodeRunner, Start
+
+
+class Credit(CreditConfig):
+    """Settings and behaviour in one class; what a credit has no opinion on is as below."""
+
+    siblings_only: ClassVar[bool] = False  # only turns of one group may be compared
+
+    @abstractmethod
+    def assign(self, episode: Episode) -> RewardStream:
+        """Rewards of the episode's turns."""
+
+    async def play(
+        self, runner: EpisodeRunner, starts: Sequence[Start], seed: str, *, samples: int, learns: Collection[str]
+    ) -> list[Episode]:
+        """The episodes, `samples` of each task one after the other, and whatever must be played beside them."""
+        return await runner.episodes(starts, seed)
+
+    def group(self, episode: Episode, turn: Turn) -> Hashable:
+        """Turns of equal groups are compared: by default an agent's same turn in all samples of a task."""
+        return (episode.task.id, turn.agent, turn.nth)
+
+    def check(self, played: Sequence[Episode]) -> None:
+        """Whether the environment gives what this credit needs; else one line that says what to do."""
+
+
+class Equal(Credit):
+    """Every turn scores the team's reward."""
+
+    name: Literal["equal"] = "equal"
+
+    def assign(self, episode: Episode) -> RewardStream:
+        return credit.equal(episode)
+
+
+class StepDiscounted(Credit):
+    """The team's reward, discounted by β for every turn that followed."""
+
+    name: Literal["step_discounted"] = "step_discounted"
+    beta: Annotated[float, Field(gt=0, lt=1)] = 0.9
+
+    def assign(self, episode: Episode) -> RewardStream:
+        return credit.step_discounted(episode, beta=self.beta)
+
+
+class OwnRewards(Credit):
+    """What credits with the environment's own rewards of turns share."""
+
+    gamma: Fraction = 1.0
+
+    @property
+    def chained(self) -> bool:
+        return self.gamma > 0
+
+    def check(self, played: Sequence[Episode]) -> None:
+        if not any(episode.reward.turns for episode in played):
+            raise MarftError(
+                f"credit: {self.name} needs rewards of single turns (Reward.turns), and this environment gives none; "
+                "use credit=equal"
+            )
+
+
+class PerStep(OwnRewards):
+    """The environment's own reward of each turn, and the team's on the last."""
+
+    name: Literal["per_step"] = "per_step"
+
+    def assign(self, episode: Episode) -> RewardStream:
+        return credit.per_step(episode, gamma=self.gamma)
+
+
+class PerPlayer(OwnRewards):
+    """Every player's own rewards, each with its own return-to-go: for opponents."""
+
+    name: Literal["per_player"] = "per_player"
+
+    def assign(self, episode: Episode) -> RewardStream:
+        return credit.per_player(episode, gamma=self.gamma)
+
+
+class Replayed(Credit):
+    """What credits that play on from turns share: a turn scores its own credit alone."""
+
+    @property
+    def chained(self) -> bool:
+        return False
+
+    def assign(self, episode: Episode) -> RewardStream:
+        return credit.replayed(episode)
+
+
+class Difference(Replayed):
+    """What the team's reward loses when a message is blanked, or given by the untrained base, and the rest is replayed."""
+
+    name: Literal["difference"] = "difference"
+    baseline: Literal["blank", "base"] = "blank"
+
+    async def play(
+        self, runner: EpisodeRunner, starts: Sequence[Start], seed: str, *, samples: int, learns: Collection[str]
+    ) -> list[Episode]:
+        from marft.rollouts.counterfactuals import with_differences
+
+        episodes = await runner.episodes(starts, seed)
+        return await with_differences(runner, episodes, seed, learns=learns, baseline=self.baseline)
+
+
+class Tree(Replayed):
+    """A task's samples fork from one episode, so that siblings from the same state are compared."""
+
+    least_samples: ClassVar[int] = 2
+    siblings_only: ClassVar[bool] = True
+
+    name: Literal["tree"] = "tree"
+
+    async def play(
+        self, runner: EpisodeRunner, starts: Sequence[Start], seed: str, *, samples: int, learns: Collection[str]
+    ) -> list[Episode]:
+        from marft.rollouts.counterfactuals import with_forks
+
+        return await with_forks(runner, starts, seed, samples=samples, learns=learns)
+
+    def group(self, episode: Episode, turn: Turn) -> Hashable:
+        """The children of one state: a fork's first own turn belongs to the trunk's branch."""
+        shares = episode.trunk is not None and turn.index <= episode.forked_at
+        return (episode.task.id, episode.trunk if shares else episode.sample, turn.index)
