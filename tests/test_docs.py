@@ -21,8 +21,7 @@ from marft.types import MarftError
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
+    *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").glob("*.md")),
     ROOT / "recipes/nano/README.md",
 ]
@@ -34,7 +33,20 @@ PLACEHOLDER = re.compile(r"\b[A-Z]{2,}\b|…")  # RUN, RECIPE, FILE: the reader'
 [COMMANDS] = [
     action.choices or () for action in parser()._actions if action.dest == "command" or action.metavar == "COMMAND"
 ]
-KNOWN = {"export", "jq", "marft", "python", "pip", "peers/bin/pip", "pytest", "ruff", "mypy", "vllm", "tensorboard"}
+KNOWN = {
+    "export",
+    "jq",
+    "marft",
+    "python",
+    "pip",
+    "peers/bin/pip",
+    "pytest",
+    "ruff",
+    "mypy",
+    "mkdocs",
+    "vllm",
+    "tensorboard",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

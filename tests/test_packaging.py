@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FILES = ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "CONTRIBUTING.md", ".gitignore")
+FILES = (
+    "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "AGENTS.md", "CHANGELOG.md", "CONTRIBUTING.md", "mkdocs.yml",
+    ".gitignore",
+)  # fmt: skip
 FOLDERS = (".ci", "benchmarks", "docs", "examples", "recipes", "src", "tests")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.pyc", ".*_cache", ".hypothesis", ".DS_Store")
 

@@ -1,0 +1,1 @@
+"""How often the grading of mathematical answers is right."""

@@ -1,0 +1,1 @@
+"""What becomes of runs that are killed, and of runs whose learning rate is far off."""
