@@ -182,13 +182,16 @@ def test_agents_on_another_model_have_its_engine_and_a_critic_there() -> None:
         "bob": engines["nano"],
         "cat": engines["nano"],
     }
-    assert [(m.agent, m.critic, m.team) for m in parts.learner.members] == [
-        ("ann", "critic", parts.bases[first].team),
-        ("bob", "critic-1", parts.bases["nano"].team),
-        ("cat", "critic-1", parts.bases["nano"].team),
+    learner, tiny, nano = parts.learner, parts.bases[first].team, parts.bases["nano"].team
+    assert [(m.agent, m.critic, learner.teams[m.adapter]) for m in learner.members] == [
+        ("ann", "critic", tiny),
+        ("bob", "critic-1", nano),
+        ("cat", "critic-1", nano),
     ]
+    assert learner.teams == {"ann": tiny, "critic": tiny, "bob": nano, "cat": nano, "critic-1": nano}
     hm = [Message(role="user", content="red")]
-    assert [len(m.encode(hm)) for m in parts.learner.members] == [3, *[len(engines["nano"].encode(hm))] * 2]
+    voices = [parts.runner.team[m.agent].voice for m in learner.members]
+    assert [len(voice.encode(hm)) for voice in voices] == [3, *[len(engines["nano"].encode(hm))] * 2]
     prints = {base.fingerprint for base in parts.bases.values()}
     assert len({parts.fingerprint, *prints}) == 3
 
