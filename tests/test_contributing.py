@@ -19,7 +19,7 @@ SMALL = ("train.iterations=1", "train.tasks=2", "eval.tasks=0", "track.tensorboa
     [
         ("Centred", ["algorithm={name: NAME:Centred, scale: 2.0}"]),
         ("LastSpeaker", ["credit={name: NAME:LastSpeaker}", "algorithm=grpo"]),
-        ("relay", ["team.workflow=NAME:relay", "algorithm=grpo"]),
+        ("relay", ["team.workflow=NAME:relay", "team.options.laps=1", "algorithm=grpo"]),
     ],
 )
 def test_a_part_of_your_own_trains(
