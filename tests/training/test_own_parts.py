@@ -81,7 +81,7 @@ def test_a_workflow_takes_its_settings(tmp_path: Path) -> None:
     options = {"laps": 3, "names": ["bob", "ann"]}
     team = {"workflow": "own_parts:relay", "options": options}
     run = start(tmp_path / "run", team=team, train={"iterations": 1})
-    assert turns_of(run)[0] == ["bob", "ann"] * 3
+    assert turns_of(run)[0] == ["ann", "bob"] * 3  # at once, in the team's order
     assert RunDirectory(run).config().team.options == options
 
 
