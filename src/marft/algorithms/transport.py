@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
+import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -16,9 +17,13 @@ Data = TypeVar("Data", Batch, Scores, Estimate)
 
 
 def tensors_of(data: Batch | Scores | Estimate) -> dict[str, Tensor]:
-    """Its tensors by the names of their fields."""
+    """Its tensors by the names of their fields. Copies: safetensors refuses two that share memory."""
     found = {field.name: getattr(data, field.name) for field in fields(data)}
-    return {name: value.contiguous() for name, value in found.items() if isinstance(value, Tensor)}
+    return {
+        name: value.clone(memory_format=torch.contiguous_format)
+        for name, value in found.items()
+        if isinstance(value, Tensor)
+    }
 
 
 def names_of(data: Batch | Scores | Estimate) -> dict[str, Any]:
