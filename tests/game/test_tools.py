@@ -12,7 +12,7 @@ from voices import Voice, in_turn, prompt, run, team
 import marft
 from marft.game import play as playing
 from marft.game.play import Agent, Game
-from marft.game.tools import Call, Tool, Tools
+from marft.game.tools import Tool, ToolCall, Tools
 from marft.types import Completion, Request, Turn
 
 
@@ -53,11 +53,15 @@ def armed(agents: dict[str, Agent], *names: str) -> dict[str, Agent]:
 @pytest.mark.parametrize(
     ("text", "stop", "call"),
     [
-        ("Hm. <mirror>abc", "</mirror>", Call(tool="mirror", asked="abc", text="Hm. <mirror>abc</mirror>")),
-        ("<mirror>a</mirror>", "</mirror>", Call(tool="mirror", asked="a", text="<mirror>a</mirror>")),  # played again
-        ("<loud>a<mirror>b", "</mirror>", Call(tool="mirror", asked="b", text="<loud>a<mirror>b</mirror>")),
-        ("<mirror>a<loud>b", "</mirror>", Call(tool="mirror", asked="a<loud>b", text="<mirror>a<loud>b</mirror>")),
-        ("<mirror>", "</mirror>", Call(tool="mirror", asked="", text="<mirror></mirror>")),
+        ("Hm. <mirror>abc", "</mirror>", ToolCall(tool="mirror", asked="abc", text="Hm. <mirror>abc</mirror>")),
+        (
+            "<mirror>a</mirror>",
+            "</mirror>",
+            ToolCall(tool="mirror", asked="a", text="<mirror>a</mirror>"),
+        ),  # played again
+        ("<loud>a<mirror>b", "</mirror>", ToolCall(tool="mirror", asked="b", text="<loud>a<mirror>b</mirror>")),
+        ("<mirror>a<loud>b", "</mirror>", ToolCall(tool="mirror", asked="a<loud>b", text="<mirror>a<loud>b</mirror>")),
+        ("<mirror>", "</mirror>", ToolCall(tool="mirror", asked="", text="<mirror></mirror>")),
         ("<mirror>abc", None, None),  # it ended without the closing tag: what it says is its answer
         ("<mirror>abc", "</loud>", None),
         ("<mirror>abc", "###", None),
@@ -65,7 +69,7 @@ def armed(agents: dict[str, Agent], *names: str) -> dict[str, Agent]:
         ("", "</mirror>", None),
     ],
 )
-def test_what_is_a_call(text: str, stop: str | None, call: Call | None) -> None:
+def test_what_is_a_call(text: str, stop: str | None, call: ToolCall | None) -> None:
     assert TOOLS.called(said(text, stop)) == call
 
 

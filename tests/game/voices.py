@@ -10,7 +10,7 @@ from typing import Any
 import toys
 
 from marft.envs.hosting import InProcess
-from marft.game.play import Agent, Speaks, play
+from marft.game.play import Agent, TextEngine, play
 from marft.game.workflows import Workflow
 from marft.game.workflows.sequential import sequential
 from marft.types import Completion, Ended, Episode, Message, Request, Sampling, Task, Turn
@@ -58,7 +58,7 @@ def prompt(request: Request) -> str:
     return bytes(request.prompt_ids).decode()
 
 
-def team(*names: str, voice: Speaks | None = None, **sees: tuple[str, ...]) -> dict[str, Agent]:
+def team(*names: str, voice: TextEngine | None = None, **sees: tuple[str, ...]) -> dict[str, Agent]:
     speaks = voice or Voice()
     return {
         name: Agent(

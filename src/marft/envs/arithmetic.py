@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from marft.envs.base import Environment, MadeTasks, Split
+from marft.envs.base import Environment, GeneratedTasks, Split
 from marft.types import Reward, Task, Turn
 
 VERBS = {"+": "Add", "-": "Subtract", "*": "Multiply by"}
@@ -70,7 +70,7 @@ def split_of(chain: Chain) -> Split:
     return "test" if digest[0] % HELD_OUT == 0 else "train"
 
 
-class ArithmeticTasks(MadeTasks):
+class ArithmeticTasks(GeneratedTasks):
     """Tasks of one split and level, made on demand from their index."""
 
     def __init__(self, split: Split, level: int) -> None:
@@ -89,7 +89,7 @@ class ArithmeticTasks(MadeTasks):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class HeardAnswer:
     """A message as this environment hears it: which turn it was, and its one answer."""
 
     index: int
@@ -99,7 +99,7 @@ class Heard:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     task: Task
-    heard: tuple[Heard, ...] = ()
+    heard: tuple[HeardAnswer, ...] = ()
 
 
 class Arithmetic(Environment[State]):
@@ -125,15 +125,15 @@ class Arithmetic(Environment[State]):
         return State(task=task)
 
     def observe(self, state: State, agent: str) -> str:
-        answer = self.counted(state)
+        answer = self.counted_answer(state)
         wrong = self.feedback and answer is not None and not is_right(state, answer)
         return f"{answer} is wrong." if wrong else ""
 
     def transition(self, state: State, turn: Turn) -> State:
-        return replace(state, heard=(*state.heard, Heard(index=turn.index, answer=self.answer(turn.text))))
+        return replace(state, heard=(*state.heard, HeardAnswer(index=turn.index, answer=self.answer(turn.text))))
 
     def reward(self, state: State) -> Reward:
-        correct = is_right(state, self.counted(state))
+        correct = is_right(state, self.counted_answer(state))
         if not self.feedback:
             return Reward(team=float(correct), correct=correct)
         prices = {h.index: 0.0 if h.answer is None or is_right(state, h.answer) else WRONG_TRY for h in state.heard}
@@ -147,7 +147,7 @@ class Arithmetic(Environment[State]):
     def gold(self, task: Task) -> str:
         return str(task.data["answer"])
 
-    def counted(self, state: State) -> int | None:
+    def counted_answer(self, state: State) -> int | None:
         """The answer that counts: the last message's, or with feedback the latest there is."""
         answers = [h.answer for h in state.heard if h.answer is not None or not self.feedback]
         return answers[-1] if answers else None

@@ -59,7 +59,7 @@ class Math(Environment[State]):
                 continue
             shown = f"{prompt}\n{self.instruction}" if self.instruction else prompt
             tasks.append(Task(id=part.id(numbered.number), prompt=shown, data={"answer": answer}))
-        report(part, without, f"{prompts} or {answers} ({gold})")
+        report_incomplete_rows(part, without, f"{prompts} or {answers} ({gold})")
         return tasks
 
     def reset(self, task: Task) -> State:
@@ -80,7 +80,7 @@ class Math(Environment[State]):
         return str(task.data["answer"])
 
 
-def report(part: SplitRows, without: list[int], what: str) -> None:
+def report_incomplete_rows(part: SplitRows, without: list[int], what: str) -> None:
     """A task without an answer is one that everything or nothing solves: a few are left out aloud, many are an error."""
     if not without:
         return

@@ -13,7 +13,7 @@ ENOUGH = 16  # refused calls of a game that is over
 
 
 @coroutine
-def carried(workflow: Awaitable[None], refused: Callable[[], int]) -> Generator[Any, None, None]:
+def await_or_abandon(workflow: Awaitable[None], refused: Callable[[], int]) -> Generator[Any, None, None]:
     """Awaits `workflow`, step by step in this very task, until it is done or was `refused` too often."""
     steps: Any = workflow.__await__()
     thrown: BaseException | None = None

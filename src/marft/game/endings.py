@@ -20,7 +20,7 @@ class GameOver(BaseException):
     """The game has ended already, and still the workflow goes on."""
 
 
-class HostileError(GameOver):
+class EpisodeFailed(GameOver):
     """The user's environment or workflow or a model's output failed; carries what to record."""
 
     def __init__(self, line: str, fault: FaultKind, trace: str = "") -> None:
@@ -28,7 +28,7 @@ class HostileError(GameOver):
         self.fault, self.trace = fault, trace
 
 
-class Overflow(GameOver):
+class ContextOverflow(GameOver):
     """What the team has said outgrew what one of its agents can read."""
 
 
@@ -40,7 +40,7 @@ class CutOff(GameOver):
         self.before, self.shown = before, shown
 
 
-class Ending:
+class EndsGameOnError:
     """What escapes from the game's own methods ends it, whatever the workflow makes of it."""
 
     def __init__(self, game: Game) -> None:

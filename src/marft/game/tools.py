@@ -21,7 +21,7 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class ToolCall:
     tool: str
     asked: str
     text: str  # the whole message, with the tag closed
@@ -40,20 +40,20 @@ class Tools:
 
     @property
     def stops(self) -> tuple[str, ...]:
-        return tuple(closing(name) for name in self.by_name)
+        return tuple(closing_tag(name) for name in self.by_name)
 
-    def called(self, said: Completion) -> Call | None:
+    def called(self, said: Completion) -> ToolCall | None:
         """The call that a message ends in: one that its closing tag has ended."""
-        name = next((name for name in self.by_name if said.stop == closing(name)), None)
+        name = next((name for name in self.by_name if said.stop == closing_tag(name)), None)
         text = said.text.removesuffix(said.stop or "")  # of a turn that is played again
         _, opened, asked = text.rpartition(f"<{name}>")
-        return Call(tool=name, asked=asked, text=text + closing(name)) if name is not None and opened else None
+        return ToolCall(tool=name, asked=asked, text=text + closing_tag(name)) if name is not None and opened else None
 
-    async def use(self, call: Call) -> str:
+    async def use(self, call: ToolCall) -> str:
         return await self.by_name[call.tool].use(call.asked)
 
 
-def closing(name: str) -> str:
+def closing_tag(name: str) -> str:
     return f"</{name}>"
 
 

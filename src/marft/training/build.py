@@ -17,7 +17,7 @@ from marft.envs.hosting import Host, open_env
 from marft.envs.tools import make_tool
 from marft.files import is_folder
 from marft.game.lockstep import Lockstep
-from marft.game.play import Agent, Speaks, seed_of
+from marft.game.play import Agent, TextEngine, seed_of
 from marft.game.tools import Tool, Tools
 from marft.game.workflows import find_workflow
 from marft.learners.local import Learner, LearnerSettings
@@ -42,7 +42,7 @@ UNLIMITED = 1 << 30
 MOST_CALLS = 4  # of tools in one turn, unless the config says how many
 
 
-class Engine(Speaks, Protocol):
+class Engine(TextEngine, Protocol):
     """What a run needs of an engine on a base of ours."""
 
     version: int  # of the policy, which completions carry
@@ -222,7 +222,7 @@ def critic_of(config: Config, agent: str) -> str | None:
 
 
 # --- agents ----------------------------------------------------------------------------------------------------------
-def seat_agent(config: Config, name: str, engines: Mapping[str, Speaks], lockstep: Lockstep) -> Agent:
+def seat_agent(config: Config, name: str, engines: Mapping[str, TextEngine], lockstep: Lockstep) -> Agent:
     agent = config.team.agents[name]
     tools = offer_tools(agent, lockstep)
     sampling = (
@@ -249,7 +249,7 @@ def offer_tools(agent: AgentConfig, lockstep: Lockstep) -> Tools:
     return Tools(by_name={name: offer(name) for name in agent.tools}, most=agent.calls or MOST_CALLS)
 
 
-def voice_of(agent: AgentConfig, engines: Mapping[str, Speaks], model: str) -> Speaks:
+def voice_of(agent: AgentConfig, engines: Mapping[str, TextEngine], model: str) -> TextEngine:
     if agent.script is not None:
         return ScriptedEngine(find_script(agent.script), ids=False)
     if remote := agent.remote:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from marft.envs.base import Environment, Split
+from marft.envs.code.cases import describe_tests
 from marft.envs.code.formats import read_task
 from marft.envs.code.grading import Allowance, grade
-from marft.envs.code.tests import described
 from marft.envs.data import KNOWN, DataSource, read_split
 from marft.envs.sandbox import require_sandbox
 from marft.envs.sandbox.limits import MIB
@@ -79,7 +79,7 @@ class Code(Environment[State]):
         return Reward(team=float(correct) if self.all_or_nothing else sum(passed) / len(passed), correct=correct)
 
     def gold(self, task: Task) -> str:
-        return described(task.data["tests"])
+        return describe_tests(task.data["tests"])
 
     def answer(self, text: str) -> str | None:
         """The program without empty lines and spaces at line ends, so that they divide no votes."""

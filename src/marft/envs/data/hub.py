@@ -22,7 +22,7 @@ def load_parts(hub: str, parts: Sequence[HubPart]) -> list[Row]:
     rows: list[Row] = []
     for part in parts:
         what = " ".join(filter(None, (hub, part.config, part.split)))
-        with patience(what):
+        with hub_access(what):
             found = datasets.load_dataset(hub, part.config, split=part.split).to_list()
         if not found:
             raise MarftError(f"{what} has no rows; choose another split")
@@ -34,12 +34,12 @@ def split_names(hub: str, config: str | None) -> list[str]:
     """What the publisher calls the splits."""
     import datasets
 
-    with patience(f"{hub} {config}" if config else hub):
+    with hub_access(f"{hub} {config}" if config else hub):
         return list(datasets.get_dataset_split_names(hub, config))
 
 
 @contextmanager
-def patience(what: str) -> Iterator[None]:
+def hub_access(what: str) -> Iterator[None]:
     """Ask the hub once whether it is there, go by the cache where it is not, and tell any failure in one line."""
     import datasets
 

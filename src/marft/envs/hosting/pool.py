@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from marft.envs.base import Environment
-from marft.envs.hosting.forked import Nursery
-from marft.envs.hosting.host import NO_LIMITS, Host, Limits
-from marft.envs.hosting.sealing import unpacked
-from marft.envs.hosting.spawned import Spawner
+from marft.envs.hosting.forked_workers import ForkServer
+from marft.envs.hosting.host import NO_DEADLINES, Deadlines, Host
+from marft.envs.hosting.messages import unpack_answer
+from marft.envs.hosting.spawned_workers import Spawner
 from marft.envs.processes import forks_safely
 from marft.game.lockstep import Lockstep
-from marft.game.vetting import Fault
+from marft.game.validation import EnvironmentFault
 from marft.quoting import described
 from marft.types import Stopped
 
@@ -32,7 +32,7 @@ class Worker(Protocol):
     def kill(self) -> None: ...
 
 
-class Workers(Protocol):
+class WorkerSource(Protocol):
     """Where workers come from; its end is theirs."""
 
     async def start(self) -> Worker: ...
@@ -40,9 +40,9 @@ class Workers(Protocol):
     def close(self) -> None: ...
 
 
-def make_workers(name: str, settings: Mapping[str, Any]) -> Workers:
+def make_worker_source(name: str, settings: Mapping[str, Any]) -> WorkerSource:
     """Forked ones where that is safe: they start in milliseconds."""
-    return Nursery(name, settings) if forks_safely() else Spawner(name, settings)
+    return ForkServer(name, settings) if forks_safely() else Spawner(name, settings)
 
 
 class Pool(Host):
@@ -53,11 +53,11 @@ class Pool(Host):
 
     def __init__(
         self, env: Environment[Any], name: str, settings: Mapping[str, Any], *, deadline: float, workers: int | None,
-        lockstep: Lockstep, limits: Limits = NO_LIMITS,
+        lockstep: Lockstep, deadlines: Deadlines = NO_DEADLINES,
     ) -> None:  # fmt: skip
-        super().__init__(env, limits=limits)
+        super().__init__(env, deadlines=deadlines)
         self.deadline, self.lockstep = deadline, lockstep
-        self._workers = make_workers(name, settings)
+        self._workers = make_worker_source(name, settings)
         self._free = workers or min(MOST_WORKERS, os.cpu_count() or 1)  # how many more may be at work
         self._idle: list[Worker] = []
         self._queue: deque[asyncio.Future[None]] = deque()
@@ -93,22 +93,22 @@ class Pool(Host):
                 return
 
     async def _answer(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        question = asked(method, arguments)
+        question = pickle_question(method, arguments)
         worker = self._idle.pop() if self._idle else await self._workers.start()
         try:
-            given = unpacked(await worker.answer(question, self.deadline))
-        except Fault:
+            given = unpack_answer(await worker.answer(question, self.deadline))
+        except EnvironmentFault:
             self._idle.append(worker)
             raise
         except BaseException as error:
             worker.kill()
             match error:
                 case TimeoutError():
-                    raise Fault("late", f"took more than {self.deadline:g} s (env.deadline)", "") from None
+                    raise EnvironmentFault("late", f"took more than {self.deadline:g} s (env.deadline)", "") from None
                 case EOFError() | OSError():
-                    raise Fault("raised", "ended its process", "") from None
+                    raise EnvironmentFault("raised", "ended its process", "") from None
                 case Exception():  # the environment wrote into our pipe
-                    raise Fault("raised", f"gave what cannot be read: {described(error)}") from error
+                    raise EnvironmentFault("raised", f"gave what cannot be read: {described(error)}") from error
             raise
         self._idle.append(worker)
         return given
@@ -117,17 +117,17 @@ class Pool(Host):
         self._closing()
 
 
-def asked(method: str, arguments: tuple[Any, ...]) -> bytes:
+def pickle_question(method: str, arguments: tuple[Any, ...]) -> bytes:
     """A question, pickled. What belongs to the user in it is a task's `data`, which may be anything."""
     try:
         return pickle.dumps((method, arguments))
     except Stopped:
         raise
     except BaseException as error:  # the user's code: anything may come
-        raise Fault("raised", f"was given what cannot be pickled: {described(error)}") from error
+        raise EnvironmentFault("raised", f"was given what cannot be pickled: {described(error)}") from error
 
 
-def close(workers: Workers, idle: list[Worker]) -> None:
+def close(workers: WorkerSource, idle: list[Worker]) -> None:
     """The end of where they come from is the end of all workers, at work or not."""
     while idle:
         idle.pop().kill()

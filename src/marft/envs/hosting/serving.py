@@ -9,12 +9,12 @@ from typing import Any
 
 from marft.envs import make_env
 from marft.envs.base import Environment
-from marft.envs.hosting.sealing import packed, packed_fault
-from marft.game.vetting import Fault, fault_of, vetted
+from marft.envs.hosting.messages import pack_answer, pack_fault
+from marft.game.validation import EnvironmentFault, fault_from_exception, validate_output
 from marft.types import MarftError
 
 
-def build(name: str, settings: Mapping[str, Any], path: Sequence[str]) -> Environment[Any] | str:
+def build_env(name: str, settings: Mapping[str, Any], path: Sequence[str]) -> Environment[Any] | str:
     """The environment, or one line that says why there is none."""
     sys.path[:] = path
     try:
@@ -23,12 +23,12 @@ def build(name: str, settings: Mapping[str, Any], path: Sequence[str]) -> Enviro
         return str(error)
 
 
-def reply(env: Environment[Any], question: bytes) -> bytes:
-    """The packed answer to a pickled `(method, arguments)`; whatever goes wrong is a Fault."""
+def answer_question(env: Environment[Any], question: bytes) -> bytes:
+    """The packed answer to a pickled `(method, arguments)`; whatever goes wrong is an EnvironmentFault."""
     try:
         method, arguments = pickle.loads(question)
-        return packed(method, vetted(method, getattr(env, method)(*arguments)))
-    except Fault as fault:
-        return packed_fault(fault)
+        return pack_answer(method, validate_output(method, getattr(env, method)(*arguments)))
+    except EnvironmentFault as fault:
+        return pack_fault(fault)
     except BaseException as error:  # the user's code: anything may come, SystemExit too
-        return packed_fault(fault_of(error))
+        return pack_fault(fault_from_exception(error))

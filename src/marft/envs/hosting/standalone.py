@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import IO
 
 from marft.envs.hosting.frames import read_frame, write_frame
-from marft.envs.hosting.serving import build, reply
+from marft.envs.hosting.serving import answer_question, build_env
 from marft.envs.processes import adopt_orphans, end_group
 
 
@@ -25,11 +25,11 @@ def main() -> None:
     os.dup2(2, 1)
     questions: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=listen, args=(asked, questions), daemon=True).start()
-    env = build(*pickle.loads(questions.get()))
+    env = build_env(*pickle.loads(questions.get()))
     with suppress(OSError):  # whoever asked has gone
         write_frame(answers, pickle.dumps(env if isinstance(env, str) else None))
         while not isinstance(env, str):
-            write_frame(answers, reply(env, questions.get()))
+            write_frame(answers, answer_question(env, questions.get()))
 
 
 def listen(asked: IO[bytes], questions: queue.SimpleQueue[bytes]) -> None:

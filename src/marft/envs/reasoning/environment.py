@@ -9,8 +9,8 @@ from typing import Any
 
 from marft.envs.base import Environment, Split
 from marft.envs.reasoning.library import require_library
-from marft.envs.reasoning.recipe import Recipe, read_tasks
-from marft.envs.reasoning.tasks import Maker, ReasoningTasks
+from marft.envs.reasoning.spec import TaskSpec, read_tasks
+from marft.envs.reasoning.tasks import GeneratorClient, ReasoningTasks
 from marft.types import Reward, Task, Turn
 
 INSTRUCTION = "Give your final answer as <answer>…</answer>."
@@ -49,11 +49,11 @@ class Reasoning(Environment[State]):
         tasks = read_tasks(task)
         require_library()
         self.size, self.partial = size, partial
-        self.maker = Maker(Recipe(tasks=tasks, seed=seed, held_out=held_out, instruction=instruction))
+        self.maker = GeneratorClient(TaskSpec(tasks=tasks, seed=seed, held_out=held_out, instruction=instruction))
 
     def tasks(self, split: Split) -> Sequence[Task]:
         self.maker.start()  # a wrong name or setting ends here
-        test = min(max(round(self.size * self.maker.recipe.held_out), 1), self.size - 1)
+        test = min(max(round(self.size * self.maker.spec.held_out), 1), self.size - 1)
         return ReasoningTasks(split, test if split == "test" else self.size - test, self.maker)
 
     def reset(self, task: Task) -> State:
@@ -68,7 +68,7 @@ class Reasoning(Environment[State]):
         answer, data = self.answer(state.said), state.task.data
         if answer is None:
             return Reward(team=0.0, correct=False)
-        settings = json.dumps(self.maker.recipe.tasks[data["task"]], sort_keys=True)
+        settings = json.dumps(self.maker.spec.tasks[data["task"]], sort_keys=True)
         given = score(data["task"], settings, data["entry"], answer)
         correct = given >= 1.0
         return Reward(team=given if self.partial else float(correct), correct=correct)

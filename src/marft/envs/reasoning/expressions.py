@@ -15,11 +15,11 @@ LENGTH = 1_000  # characters
 DIGITS = 2_000.0  # of the largest number that may come up on the way
 
 
-class Wild(Exception):
+class UnsafeExpression(Exception):
     """A formula that is none, or one that would take too much."""
 
 
-def is_tame(text: str) -> bool:
+def is_safe_expression(text: str) -> bool:
     """Whether `text` is arithmetic on numbers, names and known functions, small enough to be worked out at once.
 
     sympy's parser ends in Python's `eval`, so that `().__class__`, `open("f")` and `9**9**9` must not get there.
@@ -28,7 +28,7 @@ def is_tame(text: str) -> bool:
         return False
     try:
         return digits(ast.parse(text.strip(), mode="eval").body) <= DIGITS
-    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError, Wild):
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError, UnsafeExpression):
         return False
 
 
@@ -48,4 +48,4 @@ def digits(node: ast.expr) -> float:
             return max(raised, digits(base) * 10 ** min(raised, 9.0))
         case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in FUNCTIONS:
             return digits(argument)
-    raise Wild(type(node).__name__)
+    raise UnsafeExpression(type(node).__name__)

@@ -12,10 +12,10 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from marft.envs.base import MadeTasks, Split
+from marft.envs.base import GeneratedTasks, Split
 from marft.envs.lines import Lines, lines_of
 from marft.envs.processes import apart
-from marft.envs.reasoning.recipe import Recipe
+from marft.envs.reasoning.spec import TaskSpec
 from marft.types import MarftError, Task
 
 PATIENCE = 300.0  # seconds without a word before the process counts as hung; a draw has its own, shorter limit
@@ -25,35 +25,35 @@ AHEAD = 256  # tasks asked for ahead of time at once
 Key = tuple[Split, int]
 
 
-class Maker:
+class GeneratorClient:
     """Asks a process of its own for tasks. A copy (pickled, in a worker) starts another when it needs one."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
+    def __init__(self, spec: TaskSpec) -> None:
+        self.spec = spec
         self._process: subprocess.Popen[bytes] | None = None
         self._ready: OrderedDict[Key, dict[str, Any]] = OrderedDict()
         self._ahead: set[Key] = set()
         self._answers: Lines | None = None
 
-    def __reduce__(self) -> tuple[type[Maker], tuple[Recipe]]:
-        return Maker, (self.recipe,)
+    def __reduce__(self) -> tuple[type[GeneratorClient], tuple[TaskSpec]]:
+        return GeneratorClient, (self.spec,)
 
     def start(self) -> None:
-        """Starts the process, where there is none, and waits until it has accepted the recipe."""
+        """Starts the process, where there is none, and waits until it has accepted the spec."""
         if self._process is not None and self._process.poll() is None:
             return
         self._ahead.clear()
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "marft.envs.reasoning.maker"],
+            [sys.executable, "-W", "ignore", "-m", "marft.envs.reasoning.generator_process"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, **apart(),
             env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )  # fmt: skip
         self._answers = lines_of(self._process.stdout)
-        weakref.finalize(self, stop, self._process)
-        self._tell(self.recipe.to_json())
+        weakref.finalize(self, kill_process, self._process)
+        self._tell(self.spec.to_json())
         refused = self._wait("reasoning tasks").get("refused")
         if refused is not None:
-            stop(self._process)
+            kill_process(self._process)
             raise MarftError(refused)
 
     def take(self, split: Split, index: int) -> Task:
@@ -64,7 +64,7 @@ class Maker:
             if key not in self._ahead:
                 self._tell(json.dumps({"split": split, "index": index, "urgent": True}))
             while key not in self._ready:
-                self._store(self._wait(f"{split} task {index} of {', '.join(self.recipe.tasks)}"))
+                self._store(self._wait(f"{split} task {index} of {', '.join(self.spec.tasks)}"))
         made = self._ready[key]
         if "error" in made:
             raise MarftError(f"env: {made['error']}")
@@ -101,7 +101,7 @@ class Maker:
         answer = self._hear(what, PATIENCE)
         if answer is None:
             assert self._process is not None
-            stop(self._process)
+            kill_process(self._process)
             raise MarftError(
                 f"env: {what}: the process that makes it has said nothing for {PATIENCE:.0f} s; choose easier settings"
             )
@@ -116,29 +116,29 @@ class Maker:
         except TimeoutError:
             return None
         if line is None:
-            stop(self._process)
+            kill_process(self._process)
             raise MarftError(f"env: {what}: the process that makes it has died; choose easier settings")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
 
 def read_task(made: Mapping[str, Any]) -> Task:
-    """The task that `Bench.make` has put down."""
+    """The task that `TaskGenerator.make` has put down."""
     data = {"task": made["task"], "answer": made["answer"], "entry": b64decode(made["entry"])}
     return Task(id=made["id"], prompt=made["prompt"], data=data)
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
+def kill_process(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
     if process.stdin is not None:
         process.stdin.close()
 
 
-class ReasoningTasks(MadeTasks):
+class ReasoningTasks(GeneratedTasks):
     """Tasks of one split, made on demand from their index."""
 
-    def __init__(self, split: Split, size: int, maker: Maker) -> None:
+    def __init__(self, split: Split, size: int, maker: GeneratorClient) -> None:
         self.split: Split = split
         self.size = size
         self.maker = maker
