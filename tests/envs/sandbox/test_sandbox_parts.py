@@ -249,9 +249,9 @@ def test_a_sandbox_that_breaks_later_is_not_the_programs_fault(folder: Path) -> 
 
 def test_root_becomes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert machine.identity() == {"user": 65534, "group": 65534, "extra_groups": []}
+    assert machine.unprivileged_user() == {"user": 65534, "group": 65534, "extra_groups": []}
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert machine.identity() == {}
+    assert machine.unprivileged_user() == {}
 
 
 def test_what_bubblewrap_is_told() -> None:

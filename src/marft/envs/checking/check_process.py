@@ -16,7 +16,7 @@ from typing import Any
 from marft.envs.checking import message_checks, reward_checks, state_checks, task_checks
 from marft.envs.checking.checked_env import SPLITS, CheckedEnv, check_methods, find_class
 from marft.envs.checking.finding import ContractViolation, Finding
-from marft.envs.processes import adopt_orphans
+from marft.envs.processes import adopt_orphans, claim_stdout
 
 Send = Callable[[Mapping[str, Any]], None]
 Check = Callable[[CheckedEnv], Iterator[Finding]]
@@ -47,8 +47,7 @@ def main() -> None:
     adopt_orphans()
     question = json.load(sys.stdin)
     sys.path[:] = question["path"]
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as pipe:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the environment prints must not come between the lines
+    with os.fdopen(claim_stdout(), "w", encoding="utf-8") as pipe:
 
         def send(event: Mapping[str, Any]) -> None:
             print(json.dumps(event), file=pipe, flush=True)

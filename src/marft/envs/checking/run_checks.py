@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -12,8 +10,7 @@ from typing import Any
 
 from marft.envs.checking.check_process import NEEDED
 from marft.envs.checking.finding import Finding
-from marft.envs.lines import lines_of
-from marft.envs.processes import apart, kill_tree
+from marft.envs.processes import ChildProcess
 
 HASH_SEEDS = ("1", "2")  # of two processes: an order that comes from a set differs between them
 
@@ -74,15 +71,12 @@ def process_events(
 ) -> Iterator[Mapping[str, Any]]:
     """What a process of its own says of the environment; it is gone when this ends."""
     question = {"name": name, "settings": dict(settings), "skip": skip or [], "marks": marks, "path": sys.path}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "marft.envs.checking.check_process"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, bufsize=0, env={**os.environ, "PYTHONHASHSEED": seed}, **apart(),
-    )  # fmt: skip
+    process = ChildProcess("marft.envs.checking.check_process", variables={"PYTHONHASHSEED": seed}, quiet=True)
     try:
         assert process.stdin is not None
-        with process.stdin as asked, suppress(BrokenPipeError):
-            asked.write(json.dumps(question).encode())
-        lines = lines_of(process.stdout)
+        with process.stdin, suppress(BrokenPipeError):
+            process.send(json.dumps(question).encode())
+        lines = process.lines()
         while (line := lines.next(deadline)) is not None:
             event = json.loads(line)
             if "bug" in event:
@@ -94,5 +88,4 @@ def process_events(
     except TimeoutError:
         raise ProcessFailed(f"took longer than {deadline:g} s; look for a loop or a wait that does not end") from None
     finally:
-        kill_tree(process.pid)  # and whatever the environment has started
-        process.wait()
+        process.end()  # and whatever the environment has started

@@ -10,22 +10,20 @@ import os
 import signal
 import socket
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
 from marft.envs.base import Environment
-from marft.envs.hosting.serving import answer_question, build_env
-from marft.envs.processes import PARENT_CHECK_S, adopt_orphans, end_group, end_with_parent, kill_descendants
+from marft.envs.hosting.worker import answer_question, build_env
+from marft.envs.processes import adopt_orphans, end_with_parent, kill_descendants, parent_watched
 
 
 def main(control: socket.socket) -> None:
     """Answers whether the environment could be built with None or one line, and then forks for as long as it is asked."""
     adopt_orphans()
     first = Connection(os.dup(control.fileno()))
-    with watching_parent():
+    with parent_watched():  # nobody sees yet whether our socket is closed
         env = build_env(*first.recv())
     first.send(env if isinstance(env, str) else None)
     if isinstance(env, str):
@@ -47,25 +45,6 @@ def main(control: socket.socket) -> None:
             os._exit(0)
         os.close(descriptors[0])
         control.sendall(worker.to_bytes(8, "big"))
-
-
-@contextmanager
-def watching_parent() -> Iterator[None]:
-    """While an environment is being built nobody sees whether our own socket is closed."""
-    parent, built = os.getppid(), threading.Event()
-
-    def watch() -> None:
-        while not built.wait(PARENT_CHECK_S):
-            if os.getppid() != parent:
-                end_group()
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        built.set()
-        watcher.join()  # a process with threads does not fork safely
 
 
 def serve(env: Environment[Any], questions: Connection) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from marft.envs.processes import apart, kill_tree
+from marft.envs.processes import ChildProcess, kill_tree
 from marft.types import MarftError
 
 
@@ -49,10 +48,9 @@ class ForkServer:
     def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
         self.control, theirs = socket.socketpair()
         with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "marft.envs.hosting.fork_server", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=2, **apart(),
-                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            self.process = ChildProcess(
+                "marft.envs.hosting.fork_server", str(theirs.fileno()), variables={"OMP_NUM_THREADS": "1"}, pipes=False,
+                pass_fds=[theirs.fileno()],
             )  # fmt: skip
         with Connection(os.dup(self.control.fileno())) as first:
             first.send((name, dict(settings), sys.path))

@@ -6,35 +6,30 @@ They need pipes and threads and nothing else, so they run on macOS and Windows; 
 from __future__ import annotations
 
 import asyncio
-import os
+import io
 import pickle
 import queue
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
-from marft.envs.hosting.frames import read_frame, write_frame
-from marft.envs.processes import apart, kill_tree
+from marft.envs.processes import ChildProcess, frame, read_frames
 from marft.types import MarftError
 
 
 class SpawnedWorker:
     """One process that answers one question at a time. A thread waits for its answers, which works on every platform."""
 
-    def __init__(self, recipe: bytes) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "marft.envs.hosting.standalone"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, **apart(),
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )  # fmt: skip
+    def __init__(self, env_message: bytes) -> None:
+        self.process = ChildProcess("marft.envs.hosting.worker", variables={"OMP_NUM_THREADS": "1"})
         self._answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # None: it has ended
         self._wake: Callable[[], object] = lambda: None
         threading.Thread(target=self._listen, daemon=True).start()
         with suppress(OSError):  # if it has ended, `build_error` says so
-            self._ask(recipe)
+            self.process.send(frame(env_message))
 
     def build_error(self) -> str | None:
         """Waits until the environment is built; why it could not be."""
@@ -46,7 +41,7 @@ class SpawnedWorker:
         loop, arrived = asyncio.get_running_loop(), asyncio.Event()
         self._wake = lambda: loop.call_soon_threadsafe(arrived.set)
         try:
-            self._ask(question)
+            self.process.send(frame(question))
             await asyncio.wait_for(arrived.wait(), deadline)
         except TimeoutError:
             if self._answers.empty():  # it may have come while this process was busy
@@ -59,22 +54,12 @@ class SpawnedWorker:
 
     def kill(self) -> None:
         """It and all that it started."""
-        kill_tree(self.process.pid)
-        self.process.wait()
-        assert self.process.stdin is not None
-        with suppress(OSError):  # a question that it has not read
-            self.process.stdin.close()
-
-    def _ask(self, question: bytes) -> None:
-        assert self.process.stdin is not None
-        write_frame(self.process.stdin, question)
+        self.process.end()
 
     def _listen(self) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout as pipe:
-            answer: bytes | None = b""
-            while answer is not None:
-                answer = read_frame(pipe)
+        assert isinstance(self.process.stdout, io.FileIO)
+        with io.BufferedReader(self.process.stdout) as pipe:
+            for answer in chain(read_frames(pipe), [None]):
                 self._answers.put(answer)
                 with suppress(RuntimeError):  # the event loop has just been closed
                     self._wake()
@@ -84,8 +69,8 @@ class Spawner:
     """Starts workers. The first is started at once, to see whether the environment can be built."""
 
     def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
-        self.recipe = pickle.dumps((name, dict(settings), sys.path))
-        self.workers = [first := SpawnedWorker(self.recipe)]
+        self.env_message = pickle.dumps((name, dict(settings), sys.path))
+        self.workers = [first := SpawnedWorker(self.env_message)]
         if (build_error := first.build_error()) is not None:
             self.close()
             raise MarftError(build_error)
@@ -96,7 +81,7 @@ class Spawner:
         if (first := self._first) is not None:
             self._first = None
             return first
-        worker = SpawnedWorker(self.recipe)
+        worker = SpawnedWorker(self.env_message)
         self.workers = [one for one in self.workers if one.process.poll() is None] + [worker]
         try:
             build_error = await asyncio.to_thread(worker.build_error)

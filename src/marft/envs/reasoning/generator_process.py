@@ -15,6 +15,7 @@ import threading
 from itertools import count
 from typing import IO, Any
 
+from marft.envs.processes import claim_stdout, receive_in_thread
 from marft.envs.reasoning.generator import TaskGenerator
 from marft.envs.reasoning.spec import TaskSpec
 from marft.types import MarftError
@@ -23,11 +24,15 @@ Order = tuple[bool, int, dict[str, Any]]  # not urgent, place in the line, what 
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the library prints must not come between the answers
+    answers = os.fdopen(claim_stdout(), "w", encoding="utf-8")
     orders: queue.PriorityQueue[Order] = queue.PriorityQueue()
     spec = TaskSpec.from_json(sys.stdin.readline())
-    threading.Thread(target=read_orders, args=(sys.stdin, orders), daemon=True).start()
+    places = count()
+
+    def place(order: dict[str, Any]) -> None:
+        orders.put((not order["urgent"], next(places), order))
+
+    receive_in_thread(map(json.loads, sys.stdin), place)
     replies: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=write_replies, args=(answers, replies), daemon=True).start()
     try:
@@ -44,15 +49,6 @@ def main() -> None:
         except MarftError as error:
             made = {"error": str(error)}
         replies.put({"split": order["split"], "index": order["index"], **made})
-
-
-def read_orders(asked: IO[str], orders: queue.PriorityQueue[Order]) -> None:
-    """Ends the process with the one who asks, also in the middle of a long draw."""
-    places = count()
-    for line in asked:
-        order = json.loads(line)
-        orders.put((not order["urgent"], next(places), order))
-    os._exit(0)
 
 
 def write_replies(answers: IO[str], replies: queue.SimpleQueue[dict[str, Any]]) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import weakref
 from base64 import b64decode
 from collections import OrderedDict
@@ -13,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marft.envs.base import GeneratedTasks, Split
-from marft.envs.lines import Lines, lines_of
-from marft.envs.processes import apart
+from marft.envs.processes import ChildProcess, LineReader
 from marft.envs.reasoning.spec import TaskSpec
 from marft.types import MarftError, Task
 
@@ -30,10 +26,10 @@ class GeneratorClient:
 
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         self._ready: OrderedDict[Key, dict[str, Any]] = OrderedDict()
         self._ahead: set[Key] = set()
-        self._answers: Lines | None = None
+        self._answers: LineReader | None = None
 
     def __reduce__(self) -> tuple[type[GeneratorClient], tuple[TaskSpec]]:
         return GeneratorClient, (self.spec,)
@@ -43,17 +39,16 @@ class GeneratorClient:
         if self._process is not None and self._process.poll() is None:
             return
         self._ahead.clear()
-        self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "marft.envs.reasoning.generator_process"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, **apart(),
-            env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )  # fmt: skip
-        self._answers = lines_of(self._process.stdout)
-        weakref.finalize(self, kill_process, self._process)
+        # the order of a set decides what some generators make
+        self._process = ChildProcess(
+            "marft.envs.reasoning.generator_process", variables={"PYTHONHASHSEED": "0", "PYTHONWARNINGS": "ignore"}
+        )
+        self._answers = self._process.lines()
+        weakref.finalize(self, self._process.end)
         self._tell(self.spec.to_json())
         refused = self._wait("reasoning tasks").get("refused")
         if refused is not None:
-            kill_process(self._process)
+            self._process.end()
             raise MarftError(refused)
 
     def take(self, split: Split, index: int) -> Task:
@@ -90,9 +85,8 @@ class GeneratorClient:
 
     def _tell(self, line: str) -> None:
         assert self._process is not None
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.write(line.encode() + b"\n")
+            self._process.send(line.encode() + b"\n")
         except BrokenPipeError:
             raise MarftError("env: the process that makes reasoning tasks has died; start again") from None
 
@@ -101,7 +95,7 @@ class GeneratorClient:
         answer = self._hear(what, PATIENCE)
         if answer is None:
             assert self._process is not None
-            kill_process(self._process)
+            self._process.end()
             raise MarftError(
                 f"env: {what}: the process that makes it has said nothing for {PATIENCE:.0f} s; choose easier settings"
             )
@@ -116,7 +110,7 @@ class GeneratorClient:
         except TimeoutError:
             return None
         if line is None:
-            kill_process(self._process)
+            self._process.end()
             raise MarftError(f"env: {what}: the process that makes it has died; choose easier settings")
         answer: dict[str, Any] = json.loads(line)
         return answer
@@ -126,13 +120,6 @@ def read_task(made: Mapping[str, Any]) -> Task:
     """The task that `TaskGenerator.make` has put down."""
     data = {"task": made["task"], "answer": made["answer"], "entry": b64decode(made["entry"])}
     return Task(id=made["id"], prompt=made["prompt"], data=data)
-
-
-def kill_process(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-    if process.stdin is not None:
-        process.stdin.close()
 
 
 class ReasoningTasks(GeneratedTasks):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import socket
 import subprocess
 import threading
 from importlib.resources import files
 
+from marft.envs.processes import apart, at_exit_and_fork
 from marft.envs.sandbox.limits import Limits
 from marft.envs.sandbox.machine import Machine, unprivileged_user
 
@@ -64,7 +63,7 @@ class Watcher:
             self.process = subprocess.Popen(
                 [machine.python, "-I", "-S", "-B", "-c", WATCHER, str(its.fileno())],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                pass_fds=[its.fileno()], env={}, cwd="/", start_new_session=True, **unprivileged_user(),
+                pass_fds=[its.fileno()], env={}, cwd="/", **apart(), **unprivileged_user(),
             )  # fmt: skip
 
     def stop(self) -> None:
@@ -82,6 +81,4 @@ class Watcher:
 
 
 PROCESS_WATCHER = Watcher()
-atexit.register(PROCESS_WATCHER.stop)
-if hasattr(os, "register_at_fork"):  # Windows does not fork
-    os.register_at_fork(after_in_child=PROCESS_WATCHER.forget)
+at_exit_and_fork(stop=PROCESS_WATCHER.stop, forget=PROCESS_WATCHER.forget)
