@@ -13,8 +13,8 @@ import pytest
 from toys import ECHO, files
 
 from marft.cli import main
-from marft.commands import compare as comparing
 from marft.config import Config, load_config, parse, to_yaml
+from marft.commands import compare as comparing
 from marft.evaluation.comparison.cells import (
     ask,
     config_of,

@@ -416,7 +416,7 @@ def test_games_that_cannot_be_played(arguments: dict[str, Any], line: str) -> No
         ({"agents": []}, "agents must list"),
         ({"agents": ["a", 3]}, "agents must list"),
         ({"rules": None}, "rules must be"),
-        ({"text": "observation_text"}, "text must be"),
+        ({"text": "describe"}, "text must be"),
         ({"options": [1]}, "options must be"),
         ({"illegal": "much"}, "illegal must be"),
     ],

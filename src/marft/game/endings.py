@@ -7,13 +7,17 @@ for nothing it does can bring an ended game back. They pass through it as a Keyb
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Generator
+from types import TracebackType, coroutine
+from typing import TYPE_CHECKING, Any
 
+from marft.escalation import leave_behind
 from marft.types import FaultKind
 
 if TYPE_CHECKING:
     from marft.game.play import Game
+
+MAX_REFUSED = 16  # refused calls of a game that is over
 
 
 class GameOver(BaseException):
@@ -59,3 +63,35 @@ class EndsGameOnError:
             error, asyncio.CancelledError
         ):  # a workflow may set its agents a time limit
             self.game.over = error
+
+
+@coroutine
+def await_or_abandon(workflow: Awaitable[None], refused: Callable[[], int]) -> Generator[Any, None, None]:
+    """Awaits `workflow`, step by step in this very task, until it is done or was `refused` too often.
+
+    One that swallows whatever ends its game, and goes on for ever, is left behind.
+    """
+    steps: Any = workflow.__await__()
+    thrown: BaseException | None = None
+    while True:
+        try:
+            waited = steps.send(None) if thrown is None else steps.throw(thrown)
+        except StopIteration:
+            return
+        if refused() > MAX_REFUSED:
+            leave_behind(steps)  # it would not let itself be closed either
+            return
+        thrown = None
+        try:
+            yield waited
+        except GeneratorExit:
+            steps.close()
+            raise
+        except BaseException as error:  # what is raised in this task is raised in the workflow
+            thrown = error
+
+
+def is_cancelled() -> bool:
+    """Whether somebody cancelled this task, as opposed to a CancelledError that was raised for no reason."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -13,8 +13,15 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from marft.game.carrying import await_or_abandon, is_cancelled
-from marft.game.endings import ContextOverflow, CutOff, EndsGameOnError, EpisodeFailed, GameOver
+from marft.game.endings import (
+    ContextOverflow,
+    CutOff,
+    EndsGameOnError,
+    EpisodeFailed,
+    GameOver,
+    await_or_abandon,
+    is_cancelled,
+)
 from marft.game.guarded_env import EnvironmentHost, GuardedEnv
 from marft.game.observation import is_visible, observe
 from marft.game.tools import NO_TOOLS, ToolCall, Tools

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any
 
 from marft.envs.base import Environment, Split
-from marft.envs.pettingzoo.finding import find, find_game
 from marft.envs.pettingzoo.live_game import LiveGames, Move, State
 from marft.envs.pettingzoo.text import legal_actions, legal_actions_text, mask_of, observation_text
 from marft.types import MarftError, Reward, Task, Turn
@@ -97,7 +98,7 @@ class PettingZoo(Environment[State]):
 
     def _words(self, observation: Any, info: Any, player: str, space: Any) -> str:
         if self.text is not None:
-            return str(find(self.text, "env.text")(observation, info, player))
+            return str(import_function(self.text, "env.text")(observation, info, player))
         legal = [legal_actions_text(legal_actions(space, mask_of(observation, info)))] if hasattr(space, "n") else []
         return "\n".join([f"You are {player}.", observation_text(observation), *legal])
 
@@ -131,3 +132,24 @@ class PettingZoo(Environment[State]):
             return 'Write your move as "Action: …".'
         found = ", ".join(sorted(kind.__name__ for kind in kinds))
         raise MarftError(f"env.game: {self.game} has actions of kind {found}; Discrete or Text can be played in words")
+
+
+def find_game(game: str) -> Callable[..., Any]:
+    """What makes the game: `env` of a PettingZoo module such as pettingzoo.classic.tictactoe_v3, or `module:function`."""
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # which it would print into our output
+    return import_function(game if ":" in game else f"{game}:env", "env.game")
+
+
+def import_function(name: str, key: str) -> Callable[..., Any]:
+    """The function `module:name` that the config says under `key`, or one line that says why there is none."""
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: `:f`, `..module:f`
+        missing = isinstance(error, ModuleNotFoundError) and error.name != module
+        hint = "; pip install 'marft[games]'" if missing and module.split(".")[0] == "pettingzoo" else ""
+        raise MarftError(f"{key}: cannot import {name!r}: {error}{hint}") from None
+    if not callable(found):
+        raise MarftError(f"{key}: {name!r} is not a function")
+    made: Callable[..., Any] = found
+    return made
