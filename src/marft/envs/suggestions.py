@@ -18,6 +18,7 @@ def hint_for_env(name: str, built_in: Collection[str]) -> str:
 
 
 def suggest_data_set(name: str) -> str | None:
+    """`env=math env.data=gsm8k` for the name of a known set, a set on the hub or a file."""
     from marft.envs.data import KNOWN
     from marft.envs.data.files import is_data_file
 
@@ -31,6 +32,7 @@ def suggest_data_set(name: str) -> str | None:
 
 
 def suggest_reasoning_task(name: str) -> str | None:
+    """`env=reasoning env.task=NAME` for one of reasoning-gym's tasks."""
     if form(name) == "reasoning_gym":
         return "env=reasoning env.task=chain_sum"
     if find_spec("reasoning_gym") is None:

@@ -44,6 +44,7 @@ def load_tasks(
 
 
 def require_tasks(call: str, tasks: Sequence[Task]) -> Sequence[Task]:
+    """The tasks, or MarftError where there are none."""
     if not tasks:
         raise MarftError(f"{call} is empty; give it at least one task")
     return tasks
@@ -59,6 +60,7 @@ class ValidatedTasks(GeneratedTasks):
         return self._count
 
     def make(self, index: int) -> Task:
+        """A BadTask where it cannot be made in time."""
         name = f"{self._split}/{index}"
         late = f"task {name} took more than {self._deadline or 0:g} s to make (env.deadline)"
         try:
@@ -90,6 +92,7 @@ def validate_task(task: object, name: str) -> Task:
 
 
 def is_plain_task(task: Task) -> bool:
+    """Whether nothing of it has to be copied or refused."""
     kinds = (type(task), type(task.id), type(task.prompt), type(task.data))
     return (
         kinds == (Task, str, str, dict)

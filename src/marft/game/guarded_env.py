@@ -13,7 +13,8 @@ from marft.types import Reward, Task, Turn
 class EnvironmentHost(Protocol):
     """What play needs of whoever hosts an environment."""
 
-    async def ask(self, method: str, *arguments: Any, last: bool = False) -> Any: ...
+    async def ask(self, method: str, *arguments: Any, last: bool = False) -> Any:
+        """What `env.method(*arguments)` returns; EnvironmentFault where it fails."""
 
 
 class GuardedEnv:
@@ -24,9 +25,11 @@ class GuardedEnv:
         self._state: Any = None
 
     async def reset(self, task: Task) -> None:
+        """Begins an episode of `task`."""
         self._state = await self._ask("reset", task)
 
     async def hear(self, turn: Turn) -> None:
+        """Moves on to the state after `turn`."""
         self._state = await self._ask("transition", self._state, turn)
 
     async def shown(self, agent: str) -> str:
@@ -35,6 +38,7 @@ class GuardedEnv:
         return shown
 
     async def whose_turn(self) -> str | None:
+        """Who acts next; None: nobody, or it is left to the workflow."""
         name: str | None = await self._ask("whose_turn", self._state)
         return name
 
@@ -44,6 +48,7 @@ class GuardedEnv:
         return reward
 
     async def answer(self, text: str) -> Hashable | None:
+        """What a message answers, for counting votes."""
         answer: Hashable | None = await self._ask("answer", text)
         return answer
 

@@ -29,5 +29,6 @@ def central_state(*, task: Task, shown: str, turns: Sequence[Turn], next_agent: 
 
 
 def transcript_text(task: Task, shown: str, turns: Iterable[Turn], *, named: bool) -> str:
+    """The task, what is shown, and the turns; `named`: each with its agent's name before it."""
     said = (f"{turn.agent}: {turn.text}" if named else turn.text for turn in turns)
     return "\n\n".join([task.prompt, *([shown] if shown else []), *said])

@@ -49,8 +49,11 @@ from marft.types import (
 class TextEngine(Protocol):
     """What play needs of an engine."""
 
-    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]: ...
-    async def generate(self, request: Request) -> Completion: ...
+    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The token ids of a chat prompt."""
+
+    async def generate(self, request: Request) -> Completion:
+        """One completion; SpeechError where there is none, PromptTooLong where the model cannot read so much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,6 +328,7 @@ async def play(
 
 
 def how_ended(over: GameOver | None) -> Ended:
+    """The episode's `ended` for what ended its game; None: the workflow was done."""
     match over:
         case EpisodeFailed():
             return "failed"

@@ -22,6 +22,8 @@ class Tool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
+    """A message that calls a tool, and what it asks it."""
+
     tool: str
     asked: str
     text: str  # the whole message, with the tag closed
@@ -36,10 +38,12 @@ class Tools:
 
     @property
     def help(self) -> str:
+        """A line for each tool, for the agent's prompt."""
         return "\n".join(tool.help for tool in self.by_name.values())
 
     @property
     def stops(self) -> tuple[str, ...]:
+        """The closing tags, at which generation stops."""
         return tuple(closing_tag(name) for name in self.by_name)
 
     def called(self, said: Completion) -> ToolCall | None:
@@ -50,10 +54,12 @@ class Tools:
         return ToolCall(tool=name, asked=asked, text=text + closing_tag(name)) if name is not None and opened else None
 
     async def use(self, call: ToolCall) -> str:
+        """The tool's answer to a call."""
         return await self.by_name[call.tool].use(call.asked)
 
 
 def closing_tag(name: str) -> str:
+    """`</calculator>`."""
     return f"</{name}>"
 
 

@@ -43,6 +43,7 @@ def validate_output(method: str, given: Any) -> Any:
 
 
 def require_text(given: Any) -> str:
+    """A plain str that an agent can be shown."""
     if not issubclass(type(given), str):
         raise EnvironmentFault("raised", f"returned {kind_of(given)}, not str")
     if (flaw := flaw_of(found := exact(given))) is not None:
@@ -51,10 +52,12 @@ def require_text(given: Any) -> str:
 
 
 def require_optional_text(given: Any) -> str | None:
+    """A plain str, or None."""
     return None if given is None else require_text(given)
 
 
 def require_reward(given: Any) -> Reward:
+    """A Reward of plain finite numbers and bools."""
     if not issubclass(type(given), Reward):
         raise EnvironmentFault("raised", f"returned {kind_of(given)}, not a marft.Reward")
     if not isinstance(given.turns, Mapping):
@@ -90,6 +93,7 @@ def require_players(given: Any) -> dict[int, str]:
 
 
 def require_finite(given: Any) -> float:
+    """A float within ±LARGEST."""
     try:
         found = float(given) if isinstance(given, Real) else math.nan
     except OverflowError:  # an int that no float holds
@@ -102,6 +106,7 @@ def require_finite(given: Any) -> float:
 
 
 def require_bool(name: str, given: Any) -> bool:
+    """A plain bool."""
     try:
         return bool(given)
     except Exception as error:
@@ -111,6 +116,7 @@ def require_bool(name: str, given: Any) -> bool:
 
 
 def require_hashable(given: Any) -> Hashable:
+    """The value itself; a subclass of str as a plain str."""
     try:
         hash(given)
     except Exception:

@@ -44,6 +44,7 @@ NEEDED = ("class", "methods", "constructor", "tasks")  # where one of these fail
 
 
 def main() -> None:
+    """Answers the one question on standard input with events, and ends without waiting for the user's threads."""
     adopt_orphans()
     question = json.load(sys.stdin)
     sys.path[:] = question["path"]

@@ -73,6 +73,7 @@ class CheckedEnv:
 
     @property
     def decides_turns(self) -> bool:
+        """Whether `whose_turn` is the environment's own."""
         return type(self.env).whose_turn is not Environment.whose_turn
 
     @property
@@ -98,6 +99,7 @@ class CheckedEnv:
         return self._read[split]
 
     def read(self, split: Split, env: Environment[Any]) -> tuple[int, list[Task]]:
+        """The number of tasks that `env` has in a split, and the first READ of them."""
         found = self.ask("tasks", split, env=env)
         if not (hasattr(found, "__len__") and hasattr(found, "__getitem__")) or isinstance(found, str | Mapping):
             raise ContractViolation(
@@ -121,6 +123,7 @@ class CheckedEnv:
 
 
 def find_class(name: str) -> type[Environment[Any]]:
+    """The environment class of that name; ContractViolation where there is none."""
     target = BUILT_IN.get(name, name)
     module, _, attribute = target.partition(":")
     if not module or not attribute:
@@ -161,5 +164,6 @@ def check_methods(kind: type[Environment[Any]]) -> None:
 
 
 def definition_line(function: Any) -> str:
+    """` (guess.py, line 14)`: where a function begins; empty where it is not Python code."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""

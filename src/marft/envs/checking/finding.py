@@ -41,6 +41,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def error_location(error: BaseException) -> str:
+    """` (guess.py, line 12)`: the last frame of the user's own code, or else the last that is not ours."""
     if isinstance(error, SyntaxError) and error.filename:  # its text names the file and the line
         return ""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<")]
@@ -51,4 +52,5 @@ def error_location(error: BaseException) -> str:
 
 
 def shortened_error(text: str) -> str:
+    """At most LONGEST characters, the rest as an ellipsis."""
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

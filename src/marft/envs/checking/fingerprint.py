@@ -52,8 +52,10 @@ def pickle_parts(value: object) -> list[Any]:
 
 
 def hash_parts(name: str, inner: list[str]) -> str:
+    """One hash of a class's name and the fingerprints of what it holds."""
     return hash_bytes("\x00".join([name, *inner]).encode(errors="surrogatepass"))
 
 
 def hash_bytes(data: bytes) -> str:
+    """BLAKE2b, 16 bytes, as hex."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -17,6 +17,7 @@ SLOW, NOT_LIGHT = 1.0, 0.002  # seconds of a turn that are worth a word; of a li
 
 
 def observe(checked: CheckedEnv) -> Iterator[Finding]:
+    """A text, the same for the same state and agent; looking changes nothing."""
     longest, where = 0, checked.location_of("observe")
     for task in checked.samples:
         for state in play_messages(checked, task, sample_messages(task)[:3]):
@@ -38,6 +39,7 @@ def observe(checked: CheckedEnv) -> Iterator[Finding]:
 
 
 def whose_turn(checked: CheckedEnv) -> Iterator[Finding]:
+    """Names of agents or None, where the environment decides the order."""
     if not checked.decides_turns:
         yield Finding(check="whose turn", ok=True, text="left to the workflow")
         return
@@ -51,6 +53,7 @@ def whose_turn(checked: CheckedEnv) -> Iterator[Finding]:
 
 
 def answer(checked: CheckedEnv) -> Iterator[Finding]:
+    """Hashable, and the same for the same text."""
     for text in (text for task in checked.samples for text in sample_messages(task)):
         one, two = (checked.ask("answer", text, on=repr(text[:40])) for _ in range(2))
         if not isinstance(one, Hashable) or one != two:
@@ -62,6 +65,7 @@ def answer(checked: CheckedEnv) -> Iterator[Finding]:
 
 
 def hostile(checked: CheckedEnv) -> Iterator[Finding]:
+    """Messages that no honest agent writes raise nothing."""
     task = checked.samples[0]
     start = checked.ask("reset", task)
     agent = checked.next_agent(start) or AGENT
@@ -75,6 +79,7 @@ def hostile(checked: CheckedEnv) -> Iterator[Finding]:
 
 
 def speed(checked: CheckedEnv) -> Iterator[Finding]:
+    """A note where a turn takes longer than the trainer can wait."""
     took = []
     for task in checked.samples:
         state = checked.ask("reset", task)

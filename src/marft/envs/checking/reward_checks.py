@@ -18,6 +18,7 @@ GAPS = (0, 2, 3)  # indices of turns: those said aside are not heard
 
 
 def reward(checked: CheckedEnv) -> Iterator[Finding]:
+    """Finite, repeatable rewards; notes where all messages earn the same, or the echoed prompt earns most."""
     echoed: list[float] = []
     others: list[float] = []
     for task in checked.samples:

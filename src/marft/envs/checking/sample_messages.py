@@ -36,5 +36,6 @@ def sample_messages(task: Task) -> list[str]:
 
 
 def make_turn(text: str, index: int = 0, agent: str = AGENT) -> Turn:
+    """A turn in which `agent` says `text`, without tokens."""
     said = Completion(text=text, token_ids=(), logprobs=(), finish="stop", version=0)
     return Turn(agent=agent, index=index, nth=index, shown="", observation=(), prompt_ids=(), completion=said)

@@ -17,6 +17,7 @@ CHANGED = "changed the state it was given; build a new one, as in (*state, turn.
 
 
 def reset(checked: CheckedEnv) -> Iterator[Finding]:
+    """Depends on the task alone and does not change it."""
     for task in checked.samples:
         before = checked.fingerprint(task, f"task {task.id!r}")
         one, two = checked.ask("reset", task), checked.ask("reset", deepcopy(task))
@@ -30,6 +31,7 @@ def reset(checked: CheckedEnv) -> Iterator[Finding]:
 
 
 def transition(checked: CheckedEnv) -> Iterator[Finding]:
+    """Depends on state and turn alone and changes neither."""
     for task in checked.samples:
         state = checked.ask("reset", task)
         before = checked.fingerprint(state, "the state")

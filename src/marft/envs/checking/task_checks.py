@@ -15,6 +15,7 @@ ANSWERS = ("answer", "solution")  # what tasks usually call it
 
 
 def tasks(checked: CheckedEnv) -> Iterator[Finding]:
+    """Both splits have tasks, each well formed and with an id of its own."""
     for split in SPLITS:
         size, found = checked.tasks(split)
         if not size:
@@ -35,6 +36,7 @@ def tasks(checked: CheckedEnv) -> Iterator[Finding]:
 
 
 def task_flaw(task: object) -> str | None:
+    """What is wrong with one task, and the remedy; None where nothing is."""
     if not isinstance(task, Task):
         return f"is a {type(task).__name__}; make it a marft.Task(id=…, prompt=…, data=…)"
     if not isinstance(task.id, str) or not task.id:
@@ -47,6 +49,7 @@ def task_flaw(task: object) -> str | None:
 
 
 def splits(checked: CheckedEnv) -> Iterator[Finding]:
+    """Train and test share neither ids nor prompts."""
     train, test = (checked.tasks(split)[1] for split in SPLITS)
     ids, prompts = ({getattr(t, what) for t in train} & {getattr(t, what) for t in test} for what in ("id", "prompt"))
     if ids:
@@ -95,6 +98,7 @@ def gold(checked: CheckedEnv) -> Iterator[Finding]:
 
 
 def occurs_in(prompt: str, answer: str) -> bool:
+    """Whether the prompt holds the answer as whole words."""
     return bool(answer.strip()) and re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", prompt) is not None
 
 
@@ -104,6 +108,7 @@ def task_fingerprints(checked: CheckedEnv, split: Split) -> list[str]:
 
 
 def same_tasks(checked: CheckedEnv) -> Iterator[Finding]:
+    """A second instance in this process has the same tasks."""
     for split in SPLITS:
         size, again = checked.read(split, checked.build())
         if size != checked.tasks(split)[0] or [

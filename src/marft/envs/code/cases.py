@@ -35,6 +35,7 @@ def call_tests(
 
 
 def keep_longest(cases: list[Case], most: int, key: Callable[[Case], int]) -> list[Case]:
+    """The `most` largest cases by `key`, in the order they came in."""
     kept = sorted(sorted(range(len(cases)), key=lambda at: -key(cases[at]))[:most])
     return [cases[at] for at in kept]
 

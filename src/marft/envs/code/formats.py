@@ -43,16 +43,19 @@ def humaneval(row: Row, most: int) -> tuple[str, dict[str, Any]]:
 
 
 def deepcoder(row: Row, most: int) -> tuple[str, dict[str, Any]]:
+    """DeepCoder: a problem, and tests in columns or as cases."""
     return problem_prompt(str(row["problem"]), row, tests_from_columns(row, most))
 
 
 def code_contests(row: Row, most: int) -> tuple[str, dict[str, Any]]:
+    """CodeContests: public, private and generated tests of standard input and output."""
     parts = [row[name] for name in CASES if row.get(name)]
     inputs, outputs = ([text for part in parts for text in part[key]] for key in ("input", "output"))
     return problem_prompt(str(row["description"]), row, stdio_tests(inputs, outputs, most))
 
 
 def livecodebench(row: Row, most: int) -> tuple[str, dict[str, Any]]:
+    """LiveCodeBench: public and packed private tests."""
     cases = [
         *json.loads(row["public_test_cases"]),
         *json.loads(unpack_private_tests(row.get("private_test_cases") or "[]")),
@@ -92,6 +95,7 @@ def problem_prompt(problem: str, row: Row, tests: dict[str, Any]) -> tuple[str, 
 
 
 def parse_quietly(source: str) -> ast.Module:
+    """The syntax tree, without warnings about the source."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a reference solution with an odd escape is still one
         return ast.parse(source)

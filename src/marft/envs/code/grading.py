@@ -83,6 +83,7 @@ def call_verdicts(program: str, tests: Mapping[str, Any], allowance: Allowance, 
 
 
 def limits_for(allowance: Allowance, tests: int, wall: float) -> Limits:
+    """The sandbox's limits for a run of `tests` tests within `wall` seconds."""
     return Limits(seconds=wall, cpu_seconds=math.ceil(allowance.seconds * tests), memory=allowance.memory)
 
 

@@ -43,12 +43,14 @@ class Remote:
         object.__getattribute__(self, "_ask")("set", self, name, value)
 
     def not_plain(self, *_: Any) -> NoReturn:
+        """Fails every comparison, so that no object of the program's can pass for a value."""
         raise NotPlain("a test compares what is not a plain value")
 
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __len__ = __iter__ = __hash__ = not_plain
 
 
 def remote_key(value: Any) -> dict[str, Any]:
+    """How a Remote is named on the wire; NotPlain for any other object."""
     if type(value) is not Remote:
         raise NotPlain(type(value).__name__)
     return {"kept": object.__getattribute__(value, "_key")}

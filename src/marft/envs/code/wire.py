@@ -108,6 +108,7 @@ class Channel:
         self.socket = socket.socket(fileno=descriptor)
 
     def send(self, message: Any, deadline: float | None = None) -> None:
+        """Sends one message; Hung where the other side is gone or reads nothing until `deadline`."""
         data = json.dumps(message).encode()
         self.wait_until(deadline)
         try:
@@ -116,12 +117,14 @@ class Channel:
             raise Hung(str(error)) from None
 
     def receive(self, deadline: float | None = None) -> Any:
+        """The next message; Hung where none comes until `deadline`."""
         length = int.from_bytes(self.exactly(4, deadline), "big")
         if length > LONGEST:
             raise Hung("a message that is too long")
         return json.loads(self.exactly(length, deadline))
 
     def exactly(self, count: int, deadline: float | None) -> bytes:
+        """The next `count` bytes."""
         data = bytearray()
         while len(data) < count:
             self.wait_until(deadline)
@@ -135,4 +138,5 @@ class Channel:
         return bytes(data)
 
     def wait_until(self, deadline: float | None) -> None:
+        """Sets the socket's timeout to what is left of `deadline`; None waits for ever."""
         self.socket.settimeout(None if deadline is None else max(0.001, deadline - time.monotonic()))

@@ -26,6 +26,7 @@ def answer_column(rows: Sequence[Row], wanted: str | None, known: KnownSet | Non
 
 
 def choose_column(key: str, rows: Sequence[Row], wanted: str | None, usual: Iterable[str]) -> str:
+    """The wanted column, or the first usual one that is there; MarftError where there is none."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     found = next((name for name in ([wanted] if wanted else usual) if name in columns), None)
     if found is None:

@@ -42,6 +42,7 @@ class KnownSet:
 
 
 def hub_part(split: str, config: str | None = None) -> tuple[HubPart, ...]:
+    """The one part that most sets' splits consist of."""
     return (HubPart(config=config, split=split),)
 
 

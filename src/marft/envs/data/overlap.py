@@ -17,6 +17,7 @@ COMMON = 32  # a shingle in more train prompts than this is a phrase of the set,
 
 
 def prompt_tokens(prompt: str) -> list[str]:
+    """Case-folded words, numbers and operators."""
     return TOKEN.findall(unicodedata.normalize("NFKC", prompt).casefold())
 
 
@@ -60,6 +61,7 @@ def overlap(train: Sequence[Task], test: Sequence[Task]) -> list[tuple[str, str]
 
 
 def shingles(prompt: str) -> set[int]:
+    """Hashes of all runs of SHINGLE words."""
     words = prompt_tokens(prompt)
     return {hash(tuple(words[at : at + SHINGLE])) for at in range(len(words) - SHINGLE + 1)}
 

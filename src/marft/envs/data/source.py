@@ -78,6 +78,7 @@ def find_origins(source: DataSource) -> Origins:
 
 
 def override_origin(source: DataSource, split: Split) -> Origin | None:
+    """Where `train` or `test` of the source says that split comes from; None where it says nothing."""
     text = source.train if split == "train" else source.test
     if text is None:
         return None
@@ -99,6 +100,7 @@ def override_origin(source: DataSource, split: Split) -> Origin | None:
 
 
 def split_of_hub(data: str, config: str | None, split: str, said: str) -> Origin:
+    """One split of the hub set `data`; `said` is quoted where it names several."""
     known = KNOWN.get(data)
     if known is None:
         own = HUB_NAME.fullmatch(data)
@@ -134,15 +136,18 @@ def origins_of(text: str) -> Origins:
 
 
 def is_path(text: str) -> bool:
+    """Whether it looks like a file or folder, or is one."""
     path = Path(text).expanduser()
     return is_data_file(path) or text.startswith(("/", "./", "../", "~")) or path.exists()
 
 
 def is_hub_name(text: str) -> bool:
+    """Whether it is `owner/name[:config]` and no path."""
     return HUB_NAME.fullmatch(text) is not None and not is_path(text)
 
 
 def origins_of_path(path: Path) -> Origins:
+    """A file serves both splits; a folder has a file or shards for each."""
     if not path.is_dir():  # reading it says what is wrong, should it not be there
         whole = Origin(name=file_stem(path), paths=(path.resolve(),))
         return Origins(train=whole, test=whole)
@@ -184,6 +189,7 @@ def split_files(folder: Path, split: str, files: list[Path]) -> tuple[Path, ...]
 
 
 def origins_on_hub(text: str, hub: str, config: str | None) -> Origins:
+    """By the usual names of splits; MarftError where none of them is there."""
     names = split_names(hub, config)
     train = "train" if "train" in names else names[0] if len(names) == 1 and names[0] not in TEST_NAMES else None
     test = next((name for name in TEST_NAMES if name in names), None)

@@ -48,6 +48,7 @@ def main(control: socket.socket) -> None:
 
 
 def serve(env: Environment[Any], questions: Connection) -> None:
+    """What a forked worker does until its connection ends."""
     while True:
         questions.send_bytes(answer_question(env, questions.recv_bytes()))
 

@@ -89,6 +89,7 @@ class InProcess(Host):
     this process knows."""
 
     async def ask(self, method: str, *arguments: Any, last: bool = False) -> Any:
+        """Calls the method here and now."""
         try:
             return getattr(self.env, method)(*arguments)
         except Stopped:

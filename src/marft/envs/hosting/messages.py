@@ -46,10 +46,12 @@ def pack_answer(method: str, given: Any) -> bytes:
 
 
 def pack_fault(fault: EnvironmentFault) -> bytes:
+    """A fault, ready to be sent to the trainer."""
     return pickle.dumps(("fault", fault.kind, fault.line, fault.trace))
 
 
 def is_plain(value: Any) -> bool:
+    """Whether the trainer may unpickle it: nothing but built-in values, fractions, decimals and rewards."""
     if type(value) in (tuple, frozenset):
         return all(is_plain(part) for part in value)
     return type(value) in PLAIN or type(value) is Reward  # whose values are validate_output
@@ -82,6 +84,7 @@ class PlainUnpickler(pickle.Unpickler):
     """Builds nothing of a user's."""
 
     def find_class(self, module: str, name: str) -> Any:
+        """Only the plain classes; UnpicklingError for any other."""
         if (Fraction.__module__, Fraction.__qualname__) == (module, name):
             return plain_fraction
         for kind in (Decimal, complex, Reward):

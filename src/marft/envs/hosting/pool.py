@@ -27,17 +27,21 @@ MOST_WORKERS = 8  # unless the config says how many
 class Worker(Protocol):
     """A process that answers one question at a time."""
 
-    async def answer(self, question: bytes, deadline: float) -> bytes: ...
+    async def answer(self, question: bytes, deadline: float) -> bytes:
+        """The packed answer to a pickled question; TimeoutError when it is late, EOFError or OSError if it died."""
 
-    def kill(self) -> None: ...
+    def kill(self) -> None:
+        """Ends it and all that it started."""
 
 
 class WorkerSource(Protocol):
     """Where workers come from; its end is theirs."""
 
-    async def start(self) -> Worker: ...
+    async def start(self) -> Worker:
+        """A new worker, ready for a question."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Ends all its workers."""
 
 
 def make_worker_source(name: str, settings: Mapping[str, Any]) -> WorkerSource:
@@ -64,6 +68,7 @@ class Pool(Host):
         self._closing = weakref.finalize(self, close, self._workers, self._idle)
 
     async def ask(self, method: str, *arguments: Any, last: bool = False) -> Any:
+        """Asks the next free worker; methods that the environment does not override are answered here."""
         if getattr(type(self.env), method) is getattr(Environment, method):  # nothing of the user's would run
             return getattr(self.env, method)(*arguments)
         question = self._ask(method, arguments)
@@ -114,6 +119,7 @@ class Pool(Host):
         return given
 
     def close(self) -> None:
+        """Kills all workers."""
         self._closing()
 
 

@@ -54,6 +54,7 @@ class PettingZoo(Environment[State]):
 
     @cached_property
     def live_games(self) -> LiveGames:
+        """Made on first use, so that a copy in another process has its own."""
         return LiveGames(find_game(self.game), self.options, self.illegal)
 
     def tasks(self, split: Split) -> Sequence[Task]:
@@ -64,13 +65,16 @@ class PettingZoo(Environment[State]):
         return [Task(id=f"{name}/{seed}", prompt=prompt, data={"seed": seed}) for seed in seeds]
 
     def reset(self, task: Task) -> State:
+        """The seed decides the first position."""
         return State(seed=task.data["seed"])
 
     def whose_turn(self, state: State) -> str | None:
+        """The agent that plays the game's next player."""
         live = self.live_games.at(state)
         return None if live.player is None else self._agent(live.player, live.game)
 
     def observe(self, state: State, agent: str) -> str:
+        """What its player observes and may do, in words; nothing for agents whose turn it is not."""
         live = self.live_games.at(state)
         if live.player is None or self._agent(live.player, live.game) != agent:
             return ""
@@ -78,6 +82,7 @@ class PettingZoo(Environment[State]):
         return self._words(observation, info, live.player, live.game.action_space(live.player))
 
     def transition(self, state: State, turn: Turn) -> State:
+        """Plays the action that the message names."""
         live = self.live_games.at(state)
         if live.player is None:
             return state
@@ -87,6 +92,7 @@ class PettingZoo(Environment[State]):
         return self.live_games.play_move(state, Move(turn=turn.index, action=live.parse_action(turn.text)))
 
     def reward(self, state: State) -> Reward:
+        """The players' mean for the team, and each turn's own part of it."""
         live = self.live_games.at(state)
         team = sum(live.totals.values()) / len(live.totals)
         return Reward(

@@ -52,6 +52,7 @@ class LiveGame:
         return observation, info
 
     def parse_action(self, text: str) -> int | str | None:
+        """The legal action that a message means, or None."""
         observation, info = self.last_observation()
         return parse_action(text, self.game.action_space(self.game.agent_selection), mask_of(observation, info))
 
@@ -93,6 +94,7 @@ class LiveGames:
         self._live: OrderedDict[State, LiveGame] = OrderedDict()
 
     def at(self, state: State) -> LiveGame:
+        """The game in that state; one that is not live any more is played again."""
         live = self._live.pop(state, None)
         if live is None:
             live = LiveGame(self._make(**self._options), state.seed, self._illegal)

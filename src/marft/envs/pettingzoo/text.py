@@ -47,6 +47,7 @@ def legal_actions(space: Any, mask: Any | None) -> list[int]:
 
 
 def legal_actions_text(legal: list[int]) -> str:
+    """All of them, or their number and range where they are many."""
     if len(legal) > MAX_LISTED_ACTIONS:
         return f"Legal actions: {len(legal)} numbers in {legal[0]}…{legal[-1]}"
     return "Legal actions: " + ", ".join(map(str, legal))

@@ -18,6 +18,8 @@ INSTRUCTION = "Give your final answer as <answer>…</answer>."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
+    """The task, and the last message."""
+
     task: Task
     said: str = ""
 
@@ -52,17 +54,21 @@ class Reasoning(Environment[State]):
         self.maker = GeneratorClient(TaskSpec(tasks=tasks, seed=seed, held_out=held_out, instruction=instruction))
 
     def tasks(self, split: Split) -> Sequence[Task]:
+        """Made on demand by a process of their own."""
         self.maker.start()  # a wrong name or setting ends here
         test = min(max(round(self.size * self.maker.spec.held_out), 1), self.size - 1)
         return ReasoningTasks(split, test if split == "test" else self.size - test, self.maker)
 
     def reset(self, task: Task) -> State:
+        """Nobody has spoken."""
         return State(task=task)
 
     def transition(self, state: State, turn: Turn) -> State:
+        """Only the last message counts."""
         return State(task=state.task, said=turn.text)
 
     def reward(self, state: State) -> Reward:
+        """The library's score of the answer, made safe."""
         from marft.envs.reasoning.scoring import score
 
         answer, data = self.answer(state.said), state.task.data
@@ -74,6 +80,7 @@ class Reasoning(Environment[State]):
         return Reward(team=given if self.partial else float(correct), correct=correct)
 
     def gold(self, task: Task) -> str | None:
+        """The library's own answer, where it gives one."""
         answer = task.data["answer"]
         return None if answer is None else str(answer)
 

@@ -37,6 +37,7 @@ class TaskGenerator:
             self.dataset(name)
 
     def dataset(self, name: str) -> Dataset:
+        """The library's dataset of that name, made once; its seed follows from the spec's."""
         if name not in self.datasets:
             seed = hash_below(f"{self.spec.seed}/{name}", 2**31)
             self.datasets[name] = make_dataset(name, self.spec.tasks[name], seed)
@@ -67,6 +68,7 @@ class TaskGenerator:
         )
 
     def draw(self, name: str, position: int) -> dict[str, Any]:
+        """The entry at `position`; TooSlow after SECONDS."""
         dataset = self.dataset(name)
         seed_global_rngs(hash_below(f"{self.spec.seed}/{name}/{position}", 2**32))
         with time_limit(SECONDS):
@@ -87,6 +89,7 @@ def split_of(question: str, held_out: float) -> Split:
 
 
 def hash_below(text: str, below: int) -> int:
+    """A hash of `text` as a number in 0…below-1."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % below
 
 

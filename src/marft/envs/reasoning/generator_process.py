@@ -24,6 +24,7 @@ Order = tuple[bool, int, dict[str, Any]]  # not urgent, place in the line, what 
 
 
 def main() -> None:
+    """Answers whether the spec can be used, and then makes tasks, urgent ones first."""
     answers = os.fdopen(claim_stdout(), "w", encoding="utf-8")
     orders: queue.PriorityQueue[Order] = queue.PriorityQueue()
     spec = TaskSpec.from_json(sys.stdin.readline())

@@ -23,10 +23,12 @@ class Dataset(Protocol):
     """What we need of one of the library's datasets."""
 
     def __getitem__(self, index: int) -> dict[str, Any]: ...
-    def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float: ...
+    def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
+        """A score, usually in 0…1; it may raise or hang."""
 
 
 def require_library() -> None:
+    """MarftError where reasoning-gym is not installed."""
     if find_spec("reasoning_gym") is None:
         raise MarftError("env: reasoning needs reasoning-gym; pip install 'marft[reasoning]'")
 
@@ -68,9 +70,11 @@ def scorer(name: str, settings: str) -> Dataset:
 
 
 def draws_of(name: str) -> int:
+    """How many positions there are to draw from."""
     return FEWER_DRAWS.get(name, DRAWS)
 
 
 def suggestion(name: str, known: list[str]) -> str:
+    """`did you mean …? ` for a name that nobody knows, or nothing."""
     near = get_close_matches(name.casefold(), known, n=1)
     return f"did you mean {near[0]!r}? " if near else ""

@@ -18,10 +18,12 @@ class TaskSpec:
     instruction: str
 
     def to_json(self) -> str:
+        """One line, for the process that makes tasks."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> TaskSpec:
+        """The spec that `to_json` wrote."""
         return cls(**json.loads(text))
 
 

@@ -134,6 +134,7 @@ class ReasoningTasks(GeneratedTasks):
         return self.size
 
     def make(self, index: int) -> Task:
+        """Waits for the process that makes it."""
         return self.maker.take(self.split, index)
 
     def prefetch(self, indices: Sequence[int]) -> None:

@@ -38,6 +38,7 @@ class RunGroup:
 
     @property
     def events(self) -> Path:
+        """The file in which the kernel counts what it killed."""
         name = "memory.events" if (self.path / "memory.max").exists() else "memory.oom_control"
         return self.path / name
 
@@ -54,6 +55,7 @@ class RunGroup:
                 write_control_file(self.path / name, value)
 
     def add(self, pid: int) -> None:
+        """Puts a process into the group; one that has ended is left out."""
         with suppress(ProcessLookupError):
             write_control_file(self.path / "cgroup.procs", pid)
 
@@ -63,6 +65,7 @@ class RunGroup:
         return "oom_kill" in words and words[words.index("oom_kill") + 1] != "0"
 
     def close(self) -> None:
+        """Removes the group as soon as its last process is gone."""
         until = time.monotonic() + BURIAL
         while self.path.exists():
             try:
@@ -80,6 +83,7 @@ class ParentGroup:
     path: Path
 
     def child(self, limits: Limits) -> RunGroup:
+        """A new group with these limits; OSError where this user may not make one."""
         group = RunGroup(self.path / f"{PREFIX}{os.getpid()}-{next(COUNTER)}")
         group.path.mkdir()
         try:
@@ -119,6 +123,7 @@ class ParentGroup:
 
 
 def read_or_empty(path: str) -> str:
+    """The text of a file, empty where it cannot be read."""
     try:
         return Path(path).read_text()
     except OSError:

@@ -114,6 +114,7 @@ def interpreters() -> Iterator[list[str]]:
 
 
 def describe_machine(bwrap: str, python: str, folders: Iterable[str]) -> Machine:
+    """What bubblewrap has to show an interpreter that lives in these folders."""
     paths = {Path(folder) for folder in folders}
     outermost = sorted(path for path in paths if not paths & set(path.parents))
     loaders = {Path(each) for library in LIBRARIES for each in glob(f"{library}/ld-*.so*")}

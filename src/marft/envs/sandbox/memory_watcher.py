@@ -23,6 +23,8 @@ SHORTEST, LONGEST = 0.002, 0.05  # seconds between two looks
 
 
 class Run:
+    """One sandbox that is watched: how much it may take, and when to look next."""
+
     def __init__(self, pid: int, memory: int, tmpfs: int, process: int, alarm: socket.socket) -> None:
         self.pid, self.memory, self.tmpfs, self.process, self.alarm = pid, memory, tmpfs, process, alarm
         self.status = os.open(f"/proc/{pid}/status", os.O_RDONLY)
@@ -41,6 +43,7 @@ class Run:
         return 1024 * sum(map(int, counts)) + self.files(f"{place}/root/tmp")
 
     def files(self, folder: str) -> int:
+        """Bytes of the files in its /tmp, inodes included."""
         try:
             found = os.statvfs(folder)
         except OSError:  # it is being set up, or has ended
@@ -50,6 +53,7 @@ class Run:
         return (found.f_blocks - found.f_bfree) * found.f_frsize + (found.f_files - found.f_ffree) * INODE
 
     def look(self) -> None:
+        """Kills the run if it took too much; otherwise the next look is due before it could."""
         taken = self.taken()
         if taken > self.memory:
             self.alarm.send(b"1")  # before the end of the run can be seen
@@ -58,6 +62,7 @@ class Run:
         self.due = time.monotonic() + min(LONGEST, max(SHORTEST, spare / FASTEST))
 
     def close(self) -> None:
+        """Closes what is held open for it."""
         self.alarm.close()
         os.close(self.process)
         os.close(self.status)
@@ -78,6 +83,7 @@ def next_run(control: socket.socket) -> Run | None:
 
 
 def watch(control: socket.socket) -> None:
+    """Looks at each run when it is due, until the control socket is closed."""
     runs: dict[int, Run] = {}
     poll = select.poll()
     poll.register(control, select.POLLIN)

@@ -150,6 +150,7 @@ def read_chunk(descriptor: int, said: bytearray) -> bool:
 
 
 def how_ended(code: int, stderr: bytes) -> Ended:
+    """What exit code and last line of stderr say about a program that we did not kill."""
     if code == 0:
         return "ok"
     if code == 128 + signal.SIGXCPU:

@@ -109,6 +109,7 @@ class Numbers:
 
 
 def parse_column(table: str, index: int) -> dict[str, int]:
+    """Numbers by name from one column of a table; `-` is left out."""
     rows = [row.split() for row in table.strip().splitlines()]
     return {row[0]: int(row[index]) for row in rows if row[index] != "-"}
 
@@ -125,10 +126,12 @@ def instruction(code: int, value: int, then: int = 0, otherwise: int = 0) -> byt
 
 
 def load_argument(index: int) -> bytes:
+    """Loads an argument of the call."""
     return instruction(LOAD, ARGUMENTS + 8 * index)  # of 64 bits, the lower 32
 
 
 def return_error(error: int) -> bytes:
+    """Ends the filter: the call fails with this errno."""
     return instruction(RETURN, REFUSE | error)
 
 

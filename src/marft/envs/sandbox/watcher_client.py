@@ -29,6 +29,7 @@ class Watch:
             return False
 
     def close(self) -> None:
+        """Tells the watcher that the run is over."""
         self.alarm.close()
 
 
@@ -41,6 +42,7 @@ class Watcher:
         self.process: subprocess.Popen[bytes] | None = None
 
     def watch(self, machine: Machine, limits: Limits, pid: int, process: int) -> Watch:
+        """Has a run watched from now on; a watcher that has died is replaced."""
         ours, theirs = socket.socketpair()
         told = f"{pid} {limits.memory} {limits.tmpfs}".encode()
         with theirs, self.lock:
@@ -52,12 +54,14 @@ class Watcher:
         return Watch(ours)
 
     def announce(self, machine: Machine, told: bytes, process: int, alarm: socket.socket) -> None:
+        """Sends the run to the watcher, which is started where there is none."""
         if self.control is None:
             self.start(machine)
         assert self.control is not None
         socket.send_fds(self.control, [told], [process, alarm.fileno()])
 
     def start(self, machine: Machine) -> None:
+        """Starts the process, as a user without rights."""
         self.control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             self.process = subprocess.Popen(
@@ -67,6 +71,7 @@ class Watcher:
             )  # fmt: skip
 
     def stop(self) -> None:
+        """Ends the process and waits for it."""
         if self.control is not None:
             self.control.close()
         if self.process is not None:

@@ -28,6 +28,7 @@ class CalculatorError(Exception):
 
 
 def power(base: Fraction, exponent: Fraction) -> Fraction:
+    """Exact for whole exponents, otherwise right to 30 digits."""
     if exponent.denominator == 1:
         if base == 0 and exponent < 0:
             raise ZeroDivisionError
@@ -46,16 +47,19 @@ def power(base: Fraction, exponent: Fraction) -> Fraction:
 
 
 def divide(a: Fraction, b: Fraction, by: Callable[[Fraction, Fraction], Fraction | int]) -> Fraction:
+    """`by(a, b)`: a quotient, a floor or a remainder."""
     check_bits(bit_size(a) + bit_size(b))
     return Fraction(by(a, b))
 
 
 def multiply(a: Fraction, b: Fraction) -> Fraction:
+    """A product that is refused before it grows too large."""
     check_bits(bit_size(a) + bit_size(b))
     return a * b
 
 
 def square_root(number: Fraction) -> Fraction:
+    """Exact where the root is rational, otherwise right to 30 digits."""
     if number < 0:
         raise CalculatorError("the root of a negative number")
     above, below = math.isqrt(number.numerator), math.isqrt(number.denominator)
@@ -65,12 +69,14 @@ def square_root(number: Fraction) -> Fraction:
 
 
 def exact_fraction(result: Decimal) -> Fraction:
+    """Of a rounded result; refused where digits that are not right would be shown."""
     if result.adjusted() >= DIGITS:  # it would be shown in full, with digits that are not right
         raise CalculatorError("too large")
     return Fraction(result)
 
 
 def factorial(number: Fraction) -> Fraction:
+    """Of whole numbers up to BIGGEST_FACTORIAL."""
     n = require_integer(number, "factorial")
     if n < 0:
         raise CalculatorError("the factorial of a negative number")
@@ -80,6 +86,7 @@ def factorial(number: Fraction) -> Fraction:
 
 
 def round_to(number: Fraction, places: Fraction = Fraction(0)) -> Fraction:
+    """To `places` decimals, halves to even."""
     digits = require_integer(places, "round")
     if abs(digits) > DIGITS:
         raise CalculatorError(f"round takes at most {DIGITS} places")
@@ -87,6 +94,7 @@ def round_to(number: Fraction, places: Fraction = Fraction(0)) -> Fraction:
 
 
 def common_divisor(*numbers: Fraction) -> Fraction:
+    """The greatest of all the numbers."""
     return Fraction(math.gcd(*(require_integer(number, "gcd") for number in numbers)))
 
 
@@ -120,6 +128,7 @@ class Calculator:
     )
 
     def use(self, text: str) -> str:
+        """The value in digits, or `error: …`."""
         try:
             return format_number(evaluate(text))
         except CalculatorError as refused:
@@ -131,6 +140,7 @@ class Calculator:
 
 
 def evaluate(text: str) -> Fraction:
+    """The value of an expression as agents write it; CalculatorError says why it is refused."""
     if len(text) > LENGTH:
         raise CalculatorError("too long")
     text = text.translate(SPELLINGS).strip().removesuffix("=").rstrip()
@@ -140,6 +150,7 @@ def evaluate(text: str) -> Fraction:
 
 
 def evaluate_node(node: ast.expr, text: str) -> Fraction:
+    """The value of one node; `text` is the whole expression, whose literals are read as written."""
     match node:
         case ast.Constant(value=int() | float()):
             result = parse_number(text[node.col_offset : node.end_col_offset])
@@ -168,20 +179,24 @@ def parse_number(spelled: str) -> Fraction:
 
 
 def require_integer(number: Fraction, what: str) -> int:
+    """The number as an int; CalculatorError where it has a fraction."""
     if number.denominator != 1:
         raise CalculatorError(f"{what} takes whole numbers")
     return number.numerator
 
 
 def as_decimal(number: Fraction) -> Decimal:
+    """To 30 digits."""
     return PRECISE.divide(Decimal(number.numerator), Decimal(number.denominator))
 
 
 def bit_size(number: Fraction) -> int:
+    """Bits of the larger of numerator and denominator."""
     return max(number.numerator.bit_length(), number.denominator.bit_length())
 
 
 def check_bits(count: int) -> None:
+    """CalculatorError for a number of more than BITS bits."""
     if count > BITS:
         raise CalculatorError("too large")
 

@@ -35,6 +35,7 @@ class Python:
         require_sandbox()
 
     def use(self, text: str) -> str:
+        """What the code prints, in at most SHOWN characters."""
         code = strip_fence(text)
         if len(code) > LENGTH:
             return "error: the code is too long"
