@@ -21,14 +21,14 @@ LARGEST = 1e12  # of a reward; sums of squares of larger ones overflow in float3
 class EnvironmentFault(Exception):
     """An environment did not answer: it raised, or it was too late. Carries the traceback, where there is one."""
 
-    def __init__(self, kind: Literal["raised", "late"], line: str, trace: str = "") -> None:
-        super().__init__(kind, line, trace)
-        self.kind, self.line, self.trace = kind, line, trace
+    def __init__(self, line: str, trace: str = "", kind: Literal["raised", "late"] = "raised") -> None:
+        super().__init__(line, trace, kind)
+        self.line, self.trace, self.kind = line, trace, kind
 
 
 def fault_from_exception(error: BaseException) -> EnvironmentFault:
     """What an environment raised; call it where `error` is being handled."""
-    return EnvironmentFault("raised", f"raised {described(error)}", traced())
+    return EnvironmentFault(f"raised {described(error)}", traced())
 
 
 def validate_output(method: str, given: Any) -> Any:
@@ -39,15 +39,15 @@ def validate_output(method: str, given: Any) -> Any:
         raise
     except BaseException as error:  # the user's object: anything may come
         line = f"returned {kind_of(given)}, which cannot be read: {described(error)}"
-        raise EnvironmentFault("raised", line, traced()) from error
+        raise EnvironmentFault(line, traced()) from error
 
 
 def require_text(given: Any) -> str:
     """A plain str that an agent can be shown."""
     if not issubclass(type(given), str):
-        raise EnvironmentFault("raised", f"returned {kind_of(given)}, not str")
+        raise EnvironmentFault(f"returned {kind_of(given)}, not str")
     if (flaw := flaw_of(found := exact(given))) is not None:
-        raise EnvironmentFault("raised", f"returned a text that {flaw}")
+        raise EnvironmentFault(f"returned a text that {flaw}")
     return found
 
 
@@ -59,37 +59,28 @@ def require_optional_text(given: Any) -> str | None:
 def require_reward(given: Any) -> Reward:
     """A Reward of plain finite numbers and bools."""
     if not issubclass(type(given), Reward):
-        raise EnvironmentFault("raised", f"returned {kind_of(given)}, not a marft.Reward")
-    if not isinstance(given.turns, Mapping):
-        raise EnvironmentFault(
-            "raised", "returned a Reward whose `turns` is not a mapping of turns' indices to numbers"
-        )
-    turns = dict(islice(given.turns.items(), MAX_TURNS + 1))
-    if len(turns) > MAX_TURNS or not all(type(index) is int for index in turns):
-        raise EnvironmentFault(
-            "raised", "returned a Reward whose `turns` is not a mapping of turns' indices to numbers"
-        )
+        raise EnvironmentFault(f"returned {kind_of(given)}, not a marft.Reward")
+    turns = require_by_turn("turns", given.turns, object, "numbers")
     return Reward(
         team=require_finite(given.team),
         turns={index: require_finite(value) for index, value in turns.items()},
         correct=None if given.correct is None else require_bool("correct", given.correct),
         done=require_bool("done", given.done),
         itemised=require_bool("itemised", given.itemised),
-        players=require_players(given.players),
+        players={
+            index: require_text(name) for index, name in require_by_turn("players", given.players, str, "names").items()
+        },
     )
 
 
-def require_players(given: Any) -> dict[int, str]:
-    named = dict(islice(given.items(), MAX_TURNS + 1)) if isinstance(given, Mapping) else None
-    if (
-        named is None
-        or len(named) > MAX_TURNS
-        or not all(type(index) is int and issubclass(type(name), str) for index, name in named.items())
+def require_by_turn(name: str, given: Any, kind: type, what: str) -> dict[int, Any]:
+    """Values of a `kind` by the index of a turn, which the Reward's field `name` holds."""
+    found: dict[Any, Any] = dict(islice(given.items(), MAX_TURNS + 1)) if isinstance(given, Mapping) else {None: None}
+    if len(found) > MAX_TURNS or not all(
+        type(index) is int and issubclass(type(value), kind) for index, value in found.items()
     ):
-        raise EnvironmentFault(
-            "raised", "returned a Reward whose `players` is not a mapping of turns' indices to names"
-        )
-    return {index: require_text(name) for index, name in named.items()}
+        raise EnvironmentFault(f"returned a Reward whose `{name}` is not a mapping of turns' indices to {what}")
+    return found
 
 
 def require_finite(given: Any) -> float:
@@ -99,9 +90,9 @@ def require_finite(given: Any) -> float:
     except OverflowError:  # an int that no float holds
         found = math.inf
     if not math.isfinite(found):
-        raise EnvironmentFault("raised", f"gave a reward of {quoted(given)}, not a finite number")
+        raise EnvironmentFault(f"gave a reward of {quoted(given)}, not a finite number")
     if abs(found) > LARGEST:
-        raise EnvironmentFault("raised", f"gave a reward of {found:g}; rewards lie within ±{LARGEST:g}")
+        raise EnvironmentFault(f"gave a reward of {found:g}; rewards lie within ±{LARGEST:g}")
     return found
 
 
@@ -110,9 +101,7 @@ def require_bool(name: str, given: Any) -> bool:
     try:
         return bool(given)
     except Exception as error:
-        raise EnvironmentFault(
-            "raised", f"gave a Reward whose `{name}` is neither true nor false: {described(error)}"
-        ) from error
+        raise EnvironmentFault(f"gave a Reward whose `{name}` is neither true nor false: {described(error)}") from error
 
 
 def require_hashable(given: Any) -> Hashable:
@@ -120,7 +109,7 @@ def require_hashable(given: Any) -> Hashable:
     try:
         hash(given)
     except Exception:
-        raise EnvironmentFault("raised", f"returned {kind_of(given)}, which cannot be counted") from None
+        raise EnvironmentFault(f"returned {kind_of(given)}, which cannot be counted") from None
     return exact(given) if issubclass(type(given), str) else given
 
 

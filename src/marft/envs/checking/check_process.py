@@ -15,7 +15,7 @@ from typing import Any
 
 from marft.envs.checking import message_checks, reward_checks, state_checks, task_checks
 from marft.envs.checking.checked_env import SPLITS, CheckedEnv, check_methods, find_class
-from marft.envs.checking.finding import ContractViolation, Finding
+from marft.envs.checking.finding import Finding, Violation
 from marft.envs.processes import adopt_orphans, claim_stdout
 
 Send = Callable[[Mapping[str, Any]], None]
@@ -85,7 +85,7 @@ def run_all_checks(name: str, settings: Mapping[str, Any], skip: list[str], send
         checked = CheckedEnv(name, settings, lambda what: send({"doing": what}))
         given = ", ".join(f"{key}={value!r}" for key, value in settings.items()) or "no settings"
         found(Finding(check=check, ok=True, text=f"built with {given}"))
-    except ContractViolation as breach:
+    except Violation as breach:
         found(Finding(check=check, ok=False, text=str(breach)))
         return
     for check, look in CHECKS.items():
@@ -95,7 +95,7 @@ def run_all_checks(name: str, settings: Mapping[str, Any], skip: list[str], send
         try:
             for finding in look(checked):
                 found(finding)
-        except ContractViolation as breach:
+        except Violation as breach:
             found(Finding(check=check, ok=False, text=str(breach)))
             if check in NEEDED:
                 return

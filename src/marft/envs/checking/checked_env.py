@@ -12,7 +12,7 @@ from typing import Any
 
 from marft.envs import BUILT_IN, make_env
 from marft.envs.base import Environment, Split
-from marft.envs.checking.finding import ContractViolation, describe_error, error_location
+from marft.envs.checking.finding import Violation, describe_error, error_location
 from marft.envs.checking.fingerprint import fingerprint
 from marft.envs.checking.sample_messages import AGENT
 from marft.types import MarftError, Task
@@ -45,9 +45,9 @@ class CheckedEnv:
         try:
             return make_env(self._name, deepcopy(dict(self._settings)))
         except MarftError as error:
-            raise ContractViolation(f"{error}{error_location(error.__cause__) if error.__cause__ else ''}") from None
+            raise Violation(f"{error}{error_location(error.__cause__) if error.__cause__ else ''}") from None
         except SystemExit as error:
-            raise ContractViolation(f"it ends the process: {describe_error(error)}; raise ValueError instead") from None
+            raise Violation(f"it ends the process: {describe_error(error)}; raise ValueError instead") from None
 
     def ask(self, method: str, *arguments: Any, on: str = "", env: Environment[Any] | None = None) -> Any:
         """What the method returns; `on` says what it was asked about, should it fail."""
@@ -56,16 +56,14 @@ class CheckedEnv:
         try:
             return getattr(env or self.env, method)(*arguments)
         except (Exception, SystemExit) as error:  # the user's code: anything may come
-            raise ContractViolation(f"{about} raised {describe_error(error)}") from None
+            raise Violation(f"{about} raised {describe_error(error)}") from None
 
     def fingerprint(self, value: object, what: str) -> str:
         """Equal marks, equal values."""
         try:
             return fingerprint(value)
         except Exception as error:  # the user's classes decide how they are saved
-            raise ContractViolation(
-                f"{what} cannot be saved: {describe_error(error)}; keep plain values in it"
-            ) from None
+            raise Violation(f"{what} cannot be saved: {describe_error(error)}; keep plain values in it") from None
 
     def location_of(self, method: str) -> str:
         """`(guess.py, line 14)`: where a method begins."""
@@ -87,7 +85,7 @@ class CheckedEnv:
             return AGENT
         name = self.ask("whose_turn", state)
         if name is not None and not isinstance(name, str):
-            raise ContractViolation(
+            raise Violation(
                 f"whose_turn gave {type(name).__name__}; return an agent's name, or None{self.location_of('whose_turn')}"
             )
         return name
@@ -102,13 +100,13 @@ class CheckedEnv:
         """The number of tasks that `env` has in a split, and the first READ of them."""
         found = self.ask("tasks", split, env=env)
         if not (hasattr(found, "__len__") and hasattr(found, "__getitem__")) or isinstance(found, str | Mapping):
-            raise ContractViolation(
+            raise Violation(
                 f"tasks({split!r}) gave {type(found).__name__}; return a list of marft.Task{self.location_of('tasks')}"
             )
         try:
             return len(found), [self._item(found, i, split) for i in range(min(len(found), READ))]
         except (Exception, SystemExit) as error:  # a sequence that makes its tasks on demand
-            raise ContractViolation(f"reading tasks({split!r}) raised {describe_error(error)}") from None
+            raise Violation(f"reading tasks({split!r}) raised {describe_error(error)}") from None
 
     def _item(self, found: Any, i: int, split: Split) -> Any:
         self._doing(f"reading task {i} of {split!r}")  # each may be made only now, and takes its time
@@ -123,20 +121,20 @@ class CheckedEnv:
 
 
 def find_class(name: str) -> type[Environment[Any]]:
-    """The environment class of that name; ContractViolation where there is none."""
+    """The environment class of that name; Violation where there is none."""
     target = BUILT_IN.get(name, name)
     module, _, attribute = target.partition(":")
     if not module or not attribute:
-        raise ContractViolation(f"{name!r} names no class; write MODULE:CLASS, or one of {', '.join(BUILT_IN)}")
+        raise Violation(f"{name!r} names no class; write MODULE:CLASS, or one of {', '.join(BUILT_IN)}")
     try:
         kind = getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
         hint = f"; is {module}.py in this folder?" if error.name == module else error_location(error)
-        raise ContractViolation(f"cannot import {target!r}: {error}{hint}") from None
+        raise Violation(f"cannot import {target!r}: {error}{hint}") from None
     except (Exception, SystemExit) as error:  # the user's module: anything may come
-        raise ContractViolation(f"cannot import {target!r}: {describe_error(error)}") from None
+        raise Violation(f"cannot import {target!r}: {describe_error(error)}") from None
     if not isinstance(kind, type) or not issubclass(kind, Environment):
-        raise ContractViolation(f"{target} is not an environment; write `class {attribute}(marft.Environment):`")
+        raise Violation(f"{target} is not an environment; write `class {attribute}(marft.Environment):`")
     return kind
 
 
@@ -146,18 +144,18 @@ def check_methods(kind: type[Environment[Any]]) -> None:
         header = f"`def {method}({', '.join(('self', *parameters))}):`"
         function = getattr(kind, method)
         if method in kind.__abstractmethods__:
-            raise ContractViolation(f"{kind.__name__} has no method {method}; add {header}")
+            raise Violation(f"{kind.__name__} has no method {method}; add {header}")
         if not callable(function):
-            raise ContractViolation(f"{kind.__name__}.{method} is not a method; write {header}")
+            raise Violation(f"{kind.__name__}.{method} is not a method; write {header}")
         if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-            raise ContractViolation(
+            raise Violation(
                 f"{method} must return its value at once, without async or yield; write {header}{definition_line(function)}"
             )
         static = isinstance(inspect.getattr_static(kind, method), staticmethod | classmethod)
         try:
             inspect.signature(function).bind(*(() if static else (None,)), *parameters)
         except TypeError:
-            raise ContractViolation(
+            raise Violation(
                 f"{method}{inspect.signature(function)} cannot be called with {', '.join(parameters)}; write {header}"
                 f"{definition_line(function)}"
             ) from None

@@ -28,7 +28,7 @@ class Finding:
         return f"{word:5} {self.check}: {self.text}"
 
 
-class ContractViolation(Exception):
+class Violation(Exception):
     """The environment does not keep the contract; one line that says what is wrong and what to do."""
 
 

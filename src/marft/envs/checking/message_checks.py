@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator
 from statistics import median
 
 from marft.envs.checking.checked_env import CheckedEnv
-from marft.envs.checking.finding import ContractViolation, Finding
+from marft.envs.checking.finding import Finding, Violation
 from marft.envs.checking.reward_checks import checked_reward
 from marft.envs.checking.sample_messages import AGENT, HOSTILE, make_turn, sample_messages
 from marft.envs.checking.state_checks import CHANGED, play_messages
@@ -26,14 +26,14 @@ def observe(checked: CheckedEnv) -> Iterator[Finding]:
             for name in AGENTS if not checked.decides_turns else () if agent is None else (agent,):
                 one, two = (checked.ask("observe", state, name, on=f"a state for {name!r}") for _ in range(2))
                 if not isinstance(one, str):
-                    raise ContractViolation(f'observe gave {type(one).__name__}; return a text, "" for nothing{where}')
+                    raise Violation(f'observe gave {type(one).__name__}; return a text, "" for nothing{where}')
                 if one != two:
-                    raise ContractViolation(
+                    raise Violation(
                         f"observe shows two things of one state; it may depend on state and agent alone{where}"
                     )
                 longest = max(longest, len(one))
             if checked.fingerprint(state, "the state") != before:
-                raise ContractViolation(f"observe {CHANGED}{where}")
+                raise Violation(f"observe {CHANGED}{where}")
     text = f"a text, the same twice; at most {longest:,} characters seen"
     yield Finding(check="observe", ok=True, text=text if checked.overrides_observe else "shows nothing beside the task")
 
@@ -57,7 +57,7 @@ def answer(checked: CheckedEnv) -> Iterator[Finding]:
     for text in (text for task in checked.samples for text in sample_messages(task)):
         one, two = (checked.ask("answer", text, on=repr(text[:40])) for _ in range(2))
         if not isinstance(one, Hashable) or one != two:
-            raise ContractViolation(
+            raise Violation(
                 f"answer gave {one!r} for {text[:40]!r}, which cannot be counted; return a text, a number or a tuple, the "
                 f"same for the same text, or None{checked.location_of('answer')}"
             )

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from marft.envs.checking.checked_env import CheckedEnv
-from marft.envs.checking.finding import ContractViolation, Finding
+from marft.envs.checking.finding import Finding, Violation
 from marft.envs.checking.sample_messages import ORDINARY, sample_messages
 from marft.envs.checking.state_checks import CHANGED, next_states
 from marft.types import Reward
@@ -48,28 +48,28 @@ def checked_reward(checked: CheckedEnv, state: Any, when: str) -> float:
     found = checked.ask("reward", state, on=f"a state {when}")
     where = checked.location_of("reward")
     if not isinstance(found, Reward):
-        raise ContractViolation(f"reward gave {type(found).__name__} {when}; return marft.Reward(team=…){where}")
+        raise Violation(f"reward gave {type(found).__name__} {when}; return marft.Reward(team=…){where}")
     if not isinstance(found.turns, Mapping):
-        raise ContractViolation(
+        raise Violation(
             f"Reward.turns is a {type(found.turns).__name__} {when}; give a dict {{turn.index: number}}{where}"
         )
     for number in (found.team, *found.turns.values()):
         if not isinstance(number, Real) or not math.isfinite(number):
-            raise ContractViolation(f"the reward {when} is {number!r}; it must be a finite number{where}")
+            raise Violation(f"the reward {when} is {number!r}; it must be a finite number{where}")
     if not isinstance(found.correct, bool | None):
-        raise ContractViolation(
+        raise Violation(
             f"Reward.correct is {found.correct!r} {when}; give True, False, or None where no answer is right{where}"
         )
     for name in ("done", "itemised"):
         if not isinstance(getattr(found, name), bool):
-            raise ContractViolation(f"Reward.{name} is {getattr(found, name)!r} {when}; give True or False{where}")
+            raise Violation(f"Reward.{name} is {getattr(found, name)!r} {when}; give True or False{where}")
     if not isinstance(found.players, Mapping) or not all(isinstance(name, str) for name in found.players.values()):
-        raise ContractViolation(f"Reward.players is {found.players!r} {when}; give a dict {{turn.index: name}}{where}")
+        raise Violation(f"Reward.players is {found.players!r} {when}; give a dict {{turn.index: name}}{where}")
     again = checked.ask("reward", state, on=f"a state {when}")
     if checked.fingerprint(again, "the reward") != checked.fingerprint(found, "the reward"):
-        raise ContractViolation(f"reward gives two rewards for one state; it may depend on the state alone{where}")
+        raise Violation(f"reward gives two rewards for one state; it may depend on the state alone{where}")
     if checked.fingerprint(state, "the state") != before:
-        raise ContractViolation(f"reward {CHANGED}{where}")
+        raise Violation(f"reward {CHANGED}{where}")
     return float(found.team)
 
 
@@ -87,13 +87,13 @@ def turn_rewards(checked: CheckedEnv) -> Iterator[Finding]:
                     found = checked.ask("reward", state)
                     turns = found.turns if isinstance(found, Reward) and isinstance(found.turns, Mapping) else {}
                     if strangers := [key for key in turns if key not in heard]:
-                        raise ContractViolation(
+                        raise Violation(
                             f"Reward.turns holds {strangers[0]!r} when only the turns {sorted(heard)} were heard; use "
                             f"turn.index, which need not begin at 0 nor be without gaps{where}"
                         )
                     given.append(bool(turns))
     if any(given) and not all(given):
-        raise ContractViolation(
+        raise Violation(
             f"Reward.turns is given in some states and empty in others; give every turn heard its number{where}"
         )
     text = "rewards of single turns are always given" if any(given) else "no rewards of single turns"

@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import Any
 
 from marft.envs.checking.checked_env import CheckedEnv
-from marft.envs.checking.finding import ContractViolation, Finding, describe_error
+from marft.envs.checking.finding import Finding, Violation, describe_error
 from marft.envs.checking.sample_messages import make_turn, sample_messages
 from marft.types import Task
 
@@ -22,11 +22,11 @@ def reset(checked: CheckedEnv) -> Iterator[Finding]:
         before = checked.fingerprint(task, f"task {task.id!r}")
         one, two = checked.ask("reset", task), checked.ask("reset", deepcopy(task))
         if checked.fingerprint(one, "the state") != checked.fingerprint(two, "the state"):
-            raise ContractViolation(
+            raise Violation(
                 f"reset gives two states for one task; it may depend on the task alone{checked.location_of('reset')}"
             )
         if checked.fingerprint(task, "the task") != before:
-            raise ContractViolation(f"reset changes the task; copy what you need of it{checked.location_of('reset')}")
+            raise Violation(f"reset changes the task; copy what you need of it{checked.location_of('reset')}")
     yield Finding(check="reset", ok=True, text="equal tasks, equal states")
 
 
@@ -40,10 +40,10 @@ def transition(checked: CheckedEnv) -> Iterator[Finding]:
                 break
             one = checked.ask("transition", state, make_turn(text, agent=agent), on=repr(text[:40]))
             if checked.fingerprint(state, "the state") != before:
-                raise ContractViolation(f"transition {CHANGED}{checked.location_of('transition')}")
+                raise Violation(f"transition {CHANGED}{checked.location_of('transition')}")
             two = checked.ask("transition", state, make_turn(text, agent=agent), on=repr(text[:40]))
             if checked.fingerprint(one, "the state") != checked.fingerprint(two, "the state"):
-                raise ContractViolation(
+                raise Violation(
                     "transition gives two states for one message; it may depend on state and turn alone, so draw with "
                     f"random.Random(seed) from what they hold{checked.location_of('transition')}"
                 )
@@ -60,12 +60,12 @@ def forks(checked: CheckedEnv) -> Iterator[Finding]:
             next_states(checked, fork, first, 2)
         play_messages(checked, task, [third, first])
         if [checked.fingerprint(state, "the state") for state in game] != kept:
-            raise ContractViolation(
+            raise Violation(
                 "games that fork share something that changes: copy lists and dicts before you add to them"
                 f"{checked.location_of('transition')}"
             )
         if [checked.fingerprint(state, "the state") for state in play_messages(checked, task, [first, second])] != kept:
-            raise ContractViolation(
+            raise Violation(
                 f"a game played again goes elsewhere when others were played between; keep nothing on self"
                 f"{checked.location_of('transition')}"
             )
@@ -85,7 +85,7 @@ def instances(checked: CheckedEnv) -> Iterator[Finding]:
             one = checked.ask(method, *arguments)
             two = checked.ask(method, *arguments, on="a state of another instance", env=fresh)
             if checked.fingerprint(one, f"what {method} gives") != checked.fingerprint(two, f"what {method} gives"):
-                raise ContractViolation(
+                raise Violation(
                     f"{method} differs between two instances; all that it needs must lie in the state, nothing on self"
                     f"{checked.location_of(method)}"
                 )
@@ -103,11 +103,9 @@ def saved(checked: CheckedEnv) -> Iterator[Finding]:
                 data = pickle.dumps(value)
                 back = pickle.loads(data)
             except Exception as error:  # the user's classes decide how they are saved
-                raise ContractViolation(
-                    f"{what} cannot be pickled: {describe_error(error)}; keep plain values in it"
-                ) from None
+                raise Violation(f"{what} cannot be pickled: {describe_error(error)}; keep plain values in it") from None
             if checked.fingerprint(back, what) != checked.fingerprint(value, what):
-                raise ContractViolation(f"{what} comes back from pickle as something else; keep plain values in it")
+                raise Violation(f"{what} comes back from pickle as something else; keep plain values in it")
             largest = max(largest, len(data) if what == "a state" else 0)
     text = f"tasks, states and rewards can be pickled; the largest state has {largest:,} bytes"
     slow = "; every turn sends it to another process and back: keep large data on self, and its key in the state"

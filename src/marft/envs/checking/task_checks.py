@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from marft.envs.base import Split
 from marft.envs.checking.checked_env import READ, SPLITS, CheckedEnv
-from marft.envs.checking.finding import ContractViolation, Finding
+from marft.envs.checking.finding import Finding, Violation
 from marft.types import Task
 
 ANSWERS = ("answer", "solution")  # what tasks usually call it
@@ -19,15 +19,13 @@ def tasks(checked: CheckedEnv) -> Iterator[Finding]:
     for split in SPLITS:
         size, found = checked.tasks(split)
         if not size:
-            raise ContractViolation(
-                f"tasks({split!r}) is empty; give it at least one task{checked.location_of('tasks')}"
-            )
+            raise Violation(f"tasks({split!r}) is empty; give it at least one task{checked.location_of('tasks')}")
         for i, task in enumerate(found):
             if wrong := task_flaw(task):
-                raise ContractViolation(f"task {i} of {split!r} {wrong}{checked.location_of('tasks')}")
+                raise Violation(f"task {i} of {split!r} {wrong}{checked.location_of('tasks')}")
         twice = [name for name, count in Counter(task.id for task in found).items() if count > 1]
         if twice:
-            raise ContractViolation(
+            raise Violation(
                 f"two tasks of {split!r} have the id {twice[0]!r}; give each its own{checked.location_of('tasks')}"
             )
     sizes = {split: checked.tasks(split)[0] for split in SPLITS}
@@ -53,12 +51,12 @@ def splits(checked: CheckedEnv) -> Iterator[Finding]:
     train, test = (checked.tasks(split)[1] for split in SPLITS)
     ids, prompts = ({getattr(t, what) for t in train} & {getattr(t, what) for t in test} for what in ("id", "prompt"))
     if ids:
-        raise ContractViolation(
+        raise Violation(
             f"train and test share {len(ids)} of their ids, such as {min(ids)[:40]!r}; held-out tasks must be new"
             f"{checked.location_of('tasks')}"
         )
     if prompts and not checked.overrides_observe:
-        raise ContractViolation(
+        raise Violation(
             f"train and test share {len(prompts)} of their prompts, such as {min(prompts)[:40]!r}; held-out tasks must be "
             f"new{checked.location_of('tasks')}"
         )
@@ -87,11 +85,11 @@ def gold(checked: CheckedEnv) -> Iterator[Finding]:
     for task in checked.samples:
         one, two = (checked.ask("gold", task, on=f"task {task.id!r}") for _ in range(2))
         if one is not None and not isinstance(one, str):
-            raise ContractViolation(
+            raise Violation(
                 f"gold gave {type(one).__name__}; return a text, or None where there is none to show{where}"
             )
         if one != two:
-            raise ContractViolation(f"gold gave two answers for one task; it may depend on the task alone{where}")
+            raise Violation(f"gold gave two answers for one task; it may depend on the task alone{where}")
         given += one is not None
     text = f"given for {given} of {len(checked.samples)} tasks; people see it, agents do not"
     yield Finding(check="gold", ok=True, text=text if given else "no right answers to show")
@@ -114,7 +112,7 @@ def same_tasks(checked: CheckedEnv) -> Iterator[Finding]:
         if size != checked.tasks(split)[0] or [
             checked.fingerprint(task, "a task") for task in again
         ] != task_fingerprints(checked, split):
-            raise ContractViolation(
+            raise Violation(
                 f"a second instance has other tasks for {split!r}; draw with random.Random(seed), never with random itself"
                 f"{checked.location_of('tasks')}"
             )

@@ -8,6 +8,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -113,14 +114,6 @@ def as_row(value: object, where: str) -> Row:
     return value
 
 
-def read_csv(path: Path) -> list[Row]:
-    return read_table(path, ",")
-
-
-def read_tsv(path: Path) -> list[Row]:
-    return read_table(path, "\t")
-
-
 def read_table(path: Path, delimiter: str) -> list[Row]:
     """Cells stay text as they are written: an answer of 007 or 1/2 is nobody's number."""
     csv.field_size_limit(sys.maxsize)  # worked solutions and tests of programs are long
@@ -154,6 +147,6 @@ READERS: dict[str, Callable[[Path], list[Row]]] = {
     ".jsonl": read_lines,
     ".json": read_json,
     ".parquet": read_parquet,
-    ".csv": read_csv,
-    ".tsv": read_tsv,
+    ".csv": partial(read_table, delimiter=","),
+    ".tsv": partial(read_table, delimiter="\t"),
 }

@@ -67,9 +67,7 @@ def pickle_object(given: Any, *, canonical: bool = False) -> bytes:
     except Stopped:
         raise
     except BaseException as error:  # the user's code, or a class that pickle does not find
-        raise EnvironmentFault(
-            "raised", f"returned {kind_of(given)}, which cannot be pickled: {described(error)}"
-        ) from error
+        raise EnvironmentFault(f"returned {kind_of(given)}, which cannot be pickled: {described(error)}") from error
     return target.getvalue()
 
 
@@ -101,5 +99,5 @@ def unpack_answer(data: bytes) -> Any:
         case ("pickled", bytes(given), str(shown)):
             return PickledObject(given, shown)
         case ("fault", "raised" | "late" as kind, str(line), str(trace)):
-            raise EnvironmentFault(kind, exact(line), exact(trace))
+            raise EnvironmentFault(exact(line), exact(trace), kind)
     raise pickle.UnpicklingError("it is no answer")

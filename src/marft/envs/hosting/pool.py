@@ -109,11 +109,11 @@ class Pool(Host):
             worker.kill()
             match error:
                 case TimeoutError():
-                    raise EnvironmentFault("late", f"took more than {self.deadline:g} s (env.deadline)", "") from None
+                    raise EnvironmentFault(f"took more than {self.deadline:g} s (env.deadline)", kind="late") from None
                 case EOFError() | OSError():
-                    raise EnvironmentFault("raised", "ended its process", "") from None
+                    raise EnvironmentFault("ended its process") from None
                 case Exception():  # the environment wrote into our pipe
-                    raise EnvironmentFault("raised", f"gave what cannot be read: {described(error)}") from error
+                    raise EnvironmentFault(f"gave what cannot be read: {described(error)}") from error
             raise
         self._idle.append(worker)
         return given
@@ -130,7 +130,7 @@ def pickle_question(method: str, arguments: tuple[Any, ...]) -> bytes:
     except Stopped:
         raise
     except BaseException as error:  # the user's code: anything may come
-        raise EnvironmentFault("raised", f"was given what cannot be pickled: {described(error)}") from error
+        raise EnvironmentFault(f"was given what cannot be pickled: {described(error)}") from error
 
 
 def close(workers: WorkerSource, idle: list[Worker]) -> None:
