@@ -70,11 +70,11 @@ def armed(agents: dict[str, Agent], *names: str) -> dict[str, Agent]:
     ],
 )
 def test_what_is_a_call(text: str, stop: str | None, call: ToolCall | None) -> None:
-    assert TOOLS.called(said(text, stop)) == call
+    assert TOOLS.find_call(said(text, stop)) == call
 
 
 def test_an_agent_without_tools_calls_nothing() -> None:
-    assert Tools().called(said("<mirror>abc", "</mirror>")) is None
+    assert Tools().find_call(said("<mirror>abc", "</mirror>")) is None
 
 
 def test_a_turn_stops_at_the_closing_tag() -> None:

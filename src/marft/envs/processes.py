@@ -48,7 +48,7 @@ class ChildProcess(subprocess.Popen[bytes]):
             [sys.executable, "-P", "-m", module, *arguments],
             stdin=subprocess.PIPE if pipes else subprocess.DEVNULL, stdout=subprocess.PIPE if pipes else 2,
             stderr=subprocess.DEVNULL if quiet else None, bufsize=0, pass_fds=pass_fds,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)), **variables}, **apart(),
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)), **variables}, **own_group(),
         )  # fmt: skip
         self._ended = False
 
@@ -110,7 +110,7 @@ def forks_safely() -> bool:
     return hasattr(os, "fork") and hasattr(socket, "send_fds") and sys.platform != "darwin"
 
 
-def apart() -> dict[str, Any]:
+def own_group() -> dict[str, Any]:
     """Arguments of Popen for a group of its own: an interrupt at the terminal is for us, and `kill_tree` finds them all."""
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
@@ -118,7 +118,7 @@ def apart() -> dict[str, Any]:
 
 
 def kill_tree(pid: int) -> None:
-    """A process that was started `apart`, and all that it started."""
+    """A process that was started in its `own_group`, and all that it started."""
     if sys.platform == "win32":
         subprocess.run(["taskkill", "/F", "/T", "/PID", str(pid)], capture_output=True, check=False)
         return
@@ -234,7 +234,7 @@ def end_group() -> None:
 
 
 # --- on both sides ---------------------------------------------------------------------------------------------------
-def frame(data: bytes) -> bytes:
+def to_frame(data: bytes) -> bytes:
     """A message for a pipe: its length, then `data`."""
     return len(data).to_bytes(FRAME_HEADER, "big") + data
 

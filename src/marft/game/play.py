@@ -124,7 +124,7 @@ class Game:
             using: dict[int, ToolCall] = {}
             for i, turn in zip(acting, spoken, strict=True):
                 tools = self.team[names[i]].tools
-                call = tools.called(turn.completion) if calls[i] < tools.most else None
+                call = tools.find_call(turn.completion) if calls[i] < tools.most else None
                 if call is not None:
                     using[i] = call
                 made[i] = with_recipient(turn, call)

@@ -46,7 +46,7 @@ class Tools:
         """The closing tags, at which generation stops."""
         return tuple(closing_tag(name) for name in self.by_name)
 
-    def called(self, said: Completion) -> ToolCall | None:
+    def find_call(self, said: Completion) -> ToolCall | None:
         """The call that a message ends in: one that its closing tag has ended."""
         name = next((name for name in self.by_name if said.stop == closing_tag(name)), None)
         text = said.text.removesuffix(said.stop or "")  # of a turn that is played again

@@ -155,7 +155,7 @@ def test_the_library_does_not_ask_again_where_the_hub_is_away(monkeypatch: pytes
         (False, "the hub cannot be reached"),
         (True, "the hub did not give a/b test: ConnectionError;"),
     ):
-        monkeypatch.setattr(hub, "reachable", lambda there=there: there)
+        monkeypatch.setattr(hub, "is_hub_reachable", lambda there=there: there)
         with pytest.raises(MarftError, match=said):
             hub.load_parts("a/b", [HubPart(split="test")])
         assert datasets.config.HF_HUB_OFFLINE is False
@@ -165,7 +165,7 @@ def test_the_library_does_not_ask_again_where_the_hub_is_away(monkeypatch: pytes
 def test_a_split_without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
-    monkeypatch.setattr(hub, "reachable", lambda: True)
+    monkeypatch.setattr(hub, "is_hub_reachable", lambda: True)
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.Dataset.from_list([]))
     with pytest.raises(MarftError, match=r"a/b c test\[:0\] has no rows; choose another split"):
         hub.load_parts("a/b", [HubPart(config="c", split="test[:0]")])

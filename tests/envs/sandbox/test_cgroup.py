@@ -77,9 +77,9 @@ def test_version_2_has_its_own_names(tmp_path: Path) -> None:
     group.add(17)
     wrote = {name: (group.path / name).read_text().rstrip() for name in files_of(group)}
     assert wrote == {"memory.max": f"{64 * MIB}", "memory.swap.max": "0", "pids.max": "16", "cgroup.procs": "17"}
-    assert not group.overrun()
+    assert not group.exceeded_memory()
     (group.path / "memory.events").write_text("low 0\nmax 7\noom 1\noom_kill 1\noom_group_kill 0\n")
-    assert group.overrun()
+    assert group.exceeded_memory()
 
 
 @pytest.fixture
@@ -95,10 +95,10 @@ def test_a_group_counts_and_kills_and_goes(parent: ParentGroup) -> None:
     code = "input()\nkept = b'x' * (256 << 20)\nprint('all of it')"
     process = subprocess.Popen(["python3", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     group.add(process.pid)
-    assert not group.overrun()
+    assert not group.exceeded_memory()
     said, _ = process.communicate(b"\n")
     assert (said, process.returncode) == (b"", -9)
-    assert group.overrun()
+    assert group.exceeded_memory()
     group.close()
     assert not group.path.exists()
 
@@ -109,7 +109,7 @@ def test_groups_of_the_dead_are_swept(parent: ParentGroup) -> None:
     left, held = (parent.path / f"marft-sandbox-{pid}-0" for pid in (gone.pid, os.getpid()))
     left.mkdir()
     held.mkdir()
-    parent.sweep()
+    parent.remove_orphans()
     assert (left.exists(), held.exists()) == (False, True)
     held.rmdir()
 

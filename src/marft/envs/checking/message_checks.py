@@ -16,7 +16,7 @@ AGENTS = ("planner", AGENT, "majority")  # the last is on no team: it announces 
 SLOW, NOT_LIGHT = 1.0, 0.002  # seconds of a turn that are worth a word; of a light environment's
 
 
-def observe(checked: CheckedEnv) -> Iterator[Finding]:
+def check_observe(checked: CheckedEnv) -> Iterator[Finding]:
     """A text, the same for the same state and agent; looking changes nothing."""
     longest, where = 0, checked.location_of("observe")
     for task in checked.samples:
@@ -38,7 +38,7 @@ def observe(checked: CheckedEnv) -> Iterator[Finding]:
     yield Finding(check="observe", ok=True, text=text if checked.overrides_observe else "shows nothing beside the task")
 
 
-def whose_turn(checked: CheckedEnv) -> Iterator[Finding]:
+def check_whose_turn(checked: CheckedEnv) -> Iterator[Finding]:
     """Names of agents or None, where the environment decides the order."""
     if not checked.decides_turns:
         yield Finding(check="whose turn", ok=True, text="left to the workflow")
@@ -52,7 +52,7 @@ def whose_turn(checked: CheckedEnv) -> Iterator[Finding]:
     yield Finding(check="whose turn", ok=True, text=f"decided by the environment; seen: {told}")
 
 
-def answer(checked: CheckedEnv) -> Iterator[Finding]:
+def check_answer(checked: CheckedEnv) -> Iterator[Finding]:
     """Hashable, and the same for the same text."""
     for text in (text for task in checked.samples for text in sample_messages(task)):
         one, two = (checked.ask("answer", text, on=repr(text[:40])) for _ in range(2))
@@ -64,7 +64,7 @@ def answer(checked: CheckedEnv) -> Iterator[Finding]:
     yield Finding(check="answer", ok=True, text="can be counted in a vote")
 
 
-def hostile(checked: CheckedEnv) -> Iterator[Finding]:
+def check_hostile_messages(checked: CheckedEnv) -> Iterator[Finding]:
     """Messages that no honest agent writes raise nothing."""
     task = checked.samples[0]
     start = checked.ask("reset", task)
@@ -78,7 +78,7 @@ def hostile(checked: CheckedEnv) -> Iterator[Finding]:
     yield Finding(check="hostile messages", ok=True, text=f"{len(HOSTILE)} of them do no harm")
 
 
-def speed(checked: CheckedEnv) -> Iterator[Finding]:
+def check_speed(checked: CheckedEnv) -> Iterator[Finding]:
     """A note where a turn takes longer than the trainer can wait."""
     took = []
     for task in checked.samples:

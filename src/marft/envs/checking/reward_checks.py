@@ -17,7 +17,7 @@ LARGE = 10.0  # advantages of many algorithms are not normalised
 GAPS = (0, 2, 3)  # indices of turns: those said aside are not heard
 
 
-def reward(checked: CheckedEnv) -> Iterator[Finding]:
+def check_reward(checked: CheckedEnv) -> Iterator[Finding]:
     """Finite, repeatable rewards; notes where all messages earn the same, or the echoed prompt earns most."""
     echoed: list[float] = []
     others: list[float] = []
@@ -73,7 +73,7 @@ def checked_reward(checked: CheckedEnv, state: Any, when: str) -> float:
     return float(found.team)
 
 
-def turn_rewards(checked: CheckedEnv) -> Iterator[Finding]:
+def check_turn_rewards(checked: CheckedEnv) -> Iterator[Finding]:
     """Of single turns, by index: only of turns that were heard, and always or never."""
     given = []
     where = checked.location_of("reward")

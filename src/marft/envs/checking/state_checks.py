@@ -16,7 +16,7 @@ LARGE = 1 << 20  # bytes of a state that are worth a word
 CHANGED = "changed the state it was given; build a new one, as in (*state, turn.text) or dataclasses.replace(state, …)"
 
 
-def reset(checked: CheckedEnv) -> Iterator[Finding]:
+def check_reset(checked: CheckedEnv) -> Iterator[Finding]:
     """Depends on the task alone and does not change it."""
     for task in checked.samples:
         before = checked.fingerprint(task, f"task {task.id!r}")
@@ -30,7 +30,7 @@ def reset(checked: CheckedEnv) -> Iterator[Finding]:
     yield Finding(check="reset", ok=True, text="equal tasks, equal states")
 
 
-def transition(checked: CheckedEnv) -> Iterator[Finding]:
+def check_transition(checked: CheckedEnv) -> Iterator[Finding]:
     """Depends on state and turn alone and changes neither."""
     for task in checked.samples:
         state = checked.ask("reset", task)
@@ -50,7 +50,7 @@ def transition(checked: CheckedEnv) -> Iterator[Finding]:
     yield Finding(check="transition", ok=True, text="changes nothing, and gives equal states for equal messages")
 
 
-def forks(checked: CheckedEnv) -> Iterator[Finding]:
+def check_forks(checked: CheckedEnv) -> Iterator[Finding]:
     """Two games that share their first turn do not disturb one another."""
     for task in checked.samples:
         first, second, third, *_ = sample_messages(task)
@@ -72,7 +72,7 @@ def forks(checked: CheckedEnv) -> Iterator[Finding]:
     yield Finding(check="forks", ok=True, text="games that fork from one state do not disturb one another")
 
 
-def instances(checked: CheckedEnv) -> Iterator[Finding]:
+def check_instances(checked: CheckedEnv) -> Iterator[Finding]:
     """Any worker process may be asked about any state."""
     for task in checked.samples:
         state = play_messages(checked, task, sample_messages(task)[:2])[-1]
@@ -92,7 +92,7 @@ def instances(checked: CheckedEnv) -> Iterator[Finding]:
     yield Finding(check="instances", ok=True, text="another instance goes on from any state")
 
 
-def saved(checked: CheckedEnv) -> Iterator[Finding]:
+def check_pickling(checked: CheckedEnv) -> Iterator[Finding]:
     """Tasks, states and rewards travel between processes by pickle."""
     largest = 0
     for task in checked.samples:

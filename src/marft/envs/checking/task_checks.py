@@ -14,7 +14,7 @@ from marft.types import Task
 ANSWERS = ("answer", "solution")  # what tasks usually call it
 
 
-def tasks(checked: CheckedEnv) -> Iterator[Finding]:
+def check_tasks(checked: CheckedEnv) -> Iterator[Finding]:
     """Both splits have tasks, each well formed and with an id of its own."""
     for split in SPLITS:
         size, found = checked.tasks(split)
@@ -46,7 +46,7 @@ def task_flaw(task: object) -> str | None:
     return None
 
 
-def splits(checked: CheckedEnv) -> Iterator[Finding]:
+def check_splits(checked: CheckedEnv) -> Iterator[Finding]:
     """Train and test share neither ids nor prompts."""
     train, test = (checked.tasks(split)[1] for split in SPLITS)
     ids, prompts = ({getattr(t, what) for t in train} & {getattr(t, what) for t in test} for what in ("id", "prompt"))
@@ -67,7 +67,7 @@ def splits(checked: CheckedEnv) -> Iterator[Finding]:
         yield Finding(check="splits", ok=True, text="train and test share no id and no prompt")
 
 
-def hidden_answers(checked: CheckedEnv) -> Iterator[Finding]:
+def check_hidden_answers(checked: CheckedEnv) -> Iterator[Finding]:
     """Only a note: in some tasks the answer has to be found in the prompt."""
     found = checked.tasks("train")[1]
     for key in ANSWERS:
@@ -79,7 +79,7 @@ def hidden_answers(checked: CheckedEnv) -> Iterator[Finding]:
     yield Finding(check="hidden answers", ok=True, text="prompts do not give the answer away")
 
 
-def gold(checked: CheckedEnv) -> Iterator[Finding]:
+def check_gold(checked: CheckedEnv) -> Iterator[Finding]:
     """The right answer that people are shown in transcripts."""
     where, given = checked.location_of("gold"), 0
     for task in checked.samples:
@@ -105,7 +105,7 @@ def task_fingerprints(checked: CheckedEnv, split: Split) -> list[str]:
     return [checked.fingerprint(task, f"task {task.id!r}") for task in checked.tasks(split)[1]]
 
 
-def same_tasks(checked: CheckedEnv) -> Iterator[Finding]:
+def check_same_tasks(checked: CheckedEnv) -> Iterator[Finding]:
     """A second instance in this process has the same tasks."""
     for split in SPLITS:
         size, again = checked.read(split, checked.build())

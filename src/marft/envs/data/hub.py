@@ -47,7 +47,7 @@ def hub_access(what: str) -> Iterator[None]:
         logging.getLogger(library).setLevel(logging.ERROR)
     if not sys.stderr.isatty():  # a bar helps who watches a long download, and fills nobody's log
         datasets.disable_progress_bars()
-    was_offline, reached = datasets.config.HF_HUB_OFFLINE, reachable()
+    was_offline, reached = datasets.config.HF_HUB_OFFLINE, is_hub_reachable()
     datasets.config.HF_HUB_OFFLINE = was_offline or not reached
     try:
         yield
@@ -62,7 +62,7 @@ def hub_access(what: str) -> Iterator[None]:
         datasets.config.HF_HUB_OFFLINE = was_offline
 
 
-def reachable() -> bool:
+def is_hub_reachable() -> bool:
     """Whether the hub answers at all, through the proxies and mirrors that the user has set."""
     from huggingface_hub import constants, get_session
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # of whichever http library it uses

@@ -65,7 +65,7 @@ class Pool(Host):
         self._free = workers or min(MOST_WORKERS, os.cpu_count() or 1)  # how many more may be at work
         self._idle: list[Worker] = []
         self._queue: deque[asyncio.Future[None]] = deque()
-        self._closing = weakref.finalize(self, close, self._workers, self._idle)
+        self._closing = weakref.finalize(self, close_workers, self._workers, self._idle)
 
     async def ask(self, method: str, *arguments: Any, last: bool = False) -> Any:
         """Asks the next free worker; methods that the environment does not override are answered here."""
@@ -133,7 +133,7 @@ def pickle_question(method: str, arguments: tuple[Any, ...]) -> bytes:
         raise EnvironmentFault(f"was given what cannot be pickled: {described(error)}") from error
 
 
-def close(workers: WorkerSource, idle: list[Worker]) -> None:
+def close_workers(workers: WorkerSource, idle: list[Worker]) -> None:
     """The end of where they come from is the end of all workers, at work or not."""
     while idle:
         idle.pop().kill()

@@ -16,7 +16,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any
 
-from marft.envs.processes import ChildProcess, frame, read_frames
+from marft.envs.processes import ChildProcess, read_frames, to_frame
 from marft.types import MarftError
 
 
@@ -29,7 +29,7 @@ class SpawnedWorker:
         self._wake: Callable[[], object] = lambda: None
         threading.Thread(target=self._listen, daemon=True).start()
         with suppress(OSError):  # if it has ended, `build_error` says so
-            self.process.send(frame(env_message))
+            self.process.send(to_frame(env_message))
 
     def build_error(self) -> str | None:
         """Waits until the environment is built; why it could not be."""
@@ -41,7 +41,7 @@ class SpawnedWorker:
         loop, arrived = asyncio.get_running_loop(), asyncio.Event()
         self._wake = lambda: loop.call_soon_threadsafe(arrived.set)
         try:
-            self.process.send(frame(question))
+            self.process.send(to_frame(question))
             await asyncio.wait_for(arrived.wait(), deadline)
         except TimeoutError:
             if self._answers.empty():  # it may have come while this process was busy

@@ -18,7 +18,7 @@ from typing import Any
 from marft.envs import make_env
 from marft.envs.base import Environment
 from marft.envs.hosting.messages import pack_answer, pack_fault
-from marft.envs.processes import adopt_orphans, claim_stdout, frame, read_frames, receive_in_thread
+from marft.envs.processes import adopt_orphans, claim_stdout, read_frames, receive_in_thread, to_frame
 from marft.game.validation import EnvironmentFault, fault_from_exception, validate_output
 from marft.types import MarftError
 
@@ -54,7 +54,7 @@ def main() -> None:
     answer = pickle.dumps(env if isinstance(env, str) else None)
     with suppress(OSError):  # whoever asked has gone
         while True:
-            answers.write(frame(answer))
+            answers.write(to_frame(answer))
             answers.flush()
             if isinstance(env, str):
                 return

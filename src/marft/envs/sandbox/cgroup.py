@@ -20,7 +20,7 @@ from marft.types import MarftError
 
 SETTING = "MARFT_SANDBOX_CGROUP"
 PREFIX = "marft-sandbox-"
-BURIAL = 2.0  # seconds that the last process of a group may take to be gone
+REMOVAL_S = 2.0  # seconds that the last process of a group may take to be gone
 COUNTER = itertools.count()
 
 
@@ -59,14 +59,14 @@ class RunGroup:
         with suppress(ProcessLookupError):
             write_control_file(self.path / "cgroup.procs", pid)
 
-    def overrun(self) -> bool:
+    def exceeded_memory(self) -> bool:
         """Whether the kernel killed a process of it because it took too much."""
         words = self.events.read_text().split()
         return "oom_kill" in words and words[words.index("oom_kill") + 1] != "0"
 
     def close(self) -> None:
         """Removes the group as soon as its last process is gone."""
-        until = time.monotonic() + BURIAL
+        until = time.monotonic() + REMOVAL_S
         while self.path.exists():
             try:
                 self.path.rmdir()
@@ -113,7 +113,7 @@ class ParentGroup:
         finally:
             group.close()
 
-    def sweep(self) -> None:
+    def remove_orphans(self) -> None:
         """Remove the groups of processes that were killed before they could."""
         for left in self.path.glob(f"{PREFIX}*-*"):
             owner = left.name.removeprefix(PREFIX).partition("-")[0]
@@ -140,7 +140,7 @@ def parent_group() -> ParentGroup | None:
     ):
         parent = ParentGroup(path)
         if parent.works():
-            parent.sweep()
+            parent.remove_orphans()
             return parent
     if setting:
         raise MarftError(

@@ -30,7 +30,7 @@ class Run:
         self.status = os.open(f"/proc/{pid}/status", os.O_RDONLY)
         self.due = 0.0
 
-    def taken(self) -> int:
+    def memory_used(self) -> int:
         """Memory of its own, swap, page tables, and all that is in /tmp."""
         counts, place = COUNTED.findall(os.pread(self.status, STATUS, 0)), f"/proc/{self.pid}"
         if not counts:  # the first thread has ended; the memory is that of the others
@@ -40,9 +40,9 @@ class Run:
                     counts = COUNTED.findall(status.read())
                 if counts:
                     break
-        return 1024 * sum(map(int, counts)) + self.files(f"{place}/root/tmp")
+        return 1024 * sum(map(int, counts)) + self.file_bytes(f"{place}/root/tmp")
 
-    def files(self, folder: str) -> int:
+    def file_bytes(self, folder: str) -> int:
         """Bytes of the files in its /tmp, inodes included."""
         try:
             found = os.statvfs(folder)
@@ -52,9 +52,9 @@ class Run:
             return 0
         return (found.f_blocks - found.f_bfree) * found.f_frsize + (found.f_files - found.f_ffree) * INODE
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Kills the run if it took too much; otherwise the next look is due before it could."""
-        taken = self.taken()
+        taken = self.memory_used()
         if taken > self.memory:
             self.alarm.send(b"1")  # before the end of the run can be seen
             signal.pidfd_send_signal(self.process, signal.SIGKILL)
@@ -82,7 +82,7 @@ def next_run(control: socket.socket) -> Run | None:
             os.close(process)
 
 
-def watch(control: socket.socket) -> None:
+def watch_runs(control: socket.socket) -> None:
     """Looks at each run when it is due, until the control socket is closed."""
     runs: dict[int, Run] = {}
     poll = select.poll()
@@ -104,11 +104,11 @@ def watch(control: socket.socket) -> None:
         for descriptor, run in list(runs.items()):
             if run.due <= now:
                 try:
-                    run.look()
+                    run.check()
                 except OSError:  # it has ended
                     poll.unregister(descriptor)
                     runs.pop(descriptor).close()
 
 
 if __name__ == "__main__":
-    watch(socket.socket(fileno=int(sys.argv[1])))
+    watch_runs(socket.socket(fileno=int(sys.argv[1])))

@@ -65,7 +65,7 @@ class Running:
                     signal.pidfd_send_signal(self.child, signal.SIGKILL)
         return self.process.wait()
 
-    def confine(self, machine: Machine, info: int) -> None:
+    def limit_memory(self, machine: Machine, info: int) -> None:
         """Have the program's memory limited; where bubblewrap tells of none, it has failed, and `finish` says so."""
         told = b""
         deadline = self.began + self.limits.seconds
@@ -116,7 +116,7 @@ class Running:
                 elif time.monotonic() >= deadline:
                     cut = "timeout"
         code = self.kill() if cut else self.process.wait()
-        if cut is None and self.guard is not None and self.guard.overrun():
+        if cut is None and self.guard is not None and self.guard.exceeded_memory():
             cut = "memory"
         seconds = time.monotonic() - self.began
         if not self.came_up():
@@ -219,7 +219,7 @@ def launch(
             failing.pop_all()
         running = Running(process, report, limits, began)
         try:
-            running.confine(machine, info)
+            running.limit_memory(machine, info)
             with suppress(BrokenPipeError):
                 os.write(opened, b"1")
         except BaseException:

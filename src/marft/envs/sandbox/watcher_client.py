@@ -7,7 +7,7 @@ import subprocess
 import threading
 from importlib.resources import files
 
-from marft.envs.processes import apart, at_exit_and_fork
+from marft.envs.processes import at_exit_and_fork, own_group
 from marft.envs.sandbox.limits import Limits
 from marft.envs.sandbox.machine import Machine, unprivileged_user
 
@@ -21,7 +21,7 @@ class Watch:
         self.alarm = alarm
         alarm.setblocking(False)
 
-    def overrun(self) -> bool:
+    def exceeded_memory(self) -> bool:
         """Whether it was killed because it took too much."""
         try:
             return self.alarm.recv(1) == b"1"
@@ -67,7 +67,7 @@ class Watcher:
             self.process = subprocess.Popen(
                 [machine.python, "-I", "-S", "-B", "-c", WATCHER, str(its.fileno())],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                pass_fds=[its.fileno()], env={}, cwd="/", **apart(), **unprivileged_user(),
+                pass_fds=[its.fileno()], env={}, cwd="/", **own_group(), **unprivileged_user(),
             )  # fmt: skip
 
     def stop(self) -> None:
