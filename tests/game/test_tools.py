@@ -12,7 +12,7 @@ from voices import Voice, in_turn, prompt, run, team
 import marft
 from marft.game import play as playing
 from marft.game.play import Agent, Game
-from marft.game.tools import Tool, ToolCall, Tools
+from marft.game.tools import AgentTool, ToolCall, Tools
 from marft.types import Completion, Request, Turn
 
 
@@ -39,8 +39,8 @@ async def shout(text: str) -> str:
 
 TOOLS = Tools(
     by_name={
-        "mirror": Tool(help="Write <mirror>text</mirror> to have it reversed.", use=reverse),
-        "loud": Tool(help="Write <loud>text</loud> to have it shouted.", use=shout),
+        "mirror": AgentTool(help="Write <mirror>text</mirror> to have it reversed.", use=reverse),
+        "loud": AgentTool(help="Write <loud>text</loud> to have it shouted.", use=shout),
     },
     most=2,
 )
@@ -148,7 +148,7 @@ def test_a_replay_takes_the_recorded_answers() -> None:
         used.append(text)
         return str(len(used))
 
-    tools = Tools(by_name={"dice": Tool(help="", use=dice)}, most=1)
+    tools = Tools(by_name={"dice": AgentTool(help="", use=dice)}, most=1)
 
     def agents(*texts: str) -> dict[str, Agent]:
         return {"a": replace(team("a", voice=Calls(in_turn(*texts)))["a"], tools=tools)}

@@ -50,7 +50,7 @@ class ChildProcess(subprocess.Popen[bytes]):
             stderr=subprocess.DEVNULL if quiet else None, bufsize=0, pass_fds=pass_fds,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)), **variables}, **own_group(),
         )  # fmt: skip
-        self._ended = False
+        self._owner: int | None = os.getpid()
 
     def send(self, data: bytes) -> None:
         """Writes all of `data` to its input; OSError where it has ended."""
@@ -66,9 +66,9 @@ class ChildProcess(subprocess.Popen[bytes]):
 
     def end(self) -> None:
         """Kills it with all that it started; once more is no harm. Whoever reads its output closes that."""
-        if self._ended:  # its number may be another's by now
+        if self._owner != os.getpid():  # ended already, and its number may be another's by now; or a fork's copy of it
             return
-        self._ended = True
+        self._owner = None
         kill_tree(self.pid)
         self.wait()
         if self.stdin is not None:

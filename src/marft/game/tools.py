@@ -13,7 +13,7 @@ from marft.types import Completion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
+class AgentTool:
     """What an agent may call: one line that tells it how, and what happens then."""
 
     help: str
@@ -33,7 +33,7 @@ class ToolCall:
 class Tools:
     """One agent's tools by name, and how often it may call them before its turn has to end."""
 
-    by_name: Mapping[str, Tool] = field(default_factory=dict)
+    by_name: Mapping[str, AgentTool] = field(default_factory=dict)
     most: int = 0
 
     @property

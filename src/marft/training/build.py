@@ -18,7 +18,7 @@ from marft.envs.tools import make_tool
 from marft.files import is_folder
 from marft.game.lockstep import Lockstep
 from marft.game.play import Agent, TextEngine, seed_of
-from marft.game.tools import Tool, Tools
+from marft.game.tools import AgentTool, Tools
 from marft.game.workflows import find_workflow
 from marft.learners.local import Learner, LearnerSettings
 from marft.learners.member import Member
@@ -242,9 +242,9 @@ def seat_agent(config: Config, name: str, engines: Mapping[str, TextEngine], loc
 def offer_tools(agent: AgentConfig, lockstep: Lockstep) -> Tools:
     """The agent's tools, each used in a thread, so that several agents' calls run at once."""
 
-    def offer(name: str) -> Tool:
+    def offer(name: str) -> AgentTool:
         tool = make_tool(name)
-        return Tool(help=tool.help, use=lambda text: lockstep.reply(asyncio.to_thread(tool.use, text)))
+        return AgentTool(help=tool.help, use=lambda text: lockstep.reply(asyncio.to_thread(tool.use, text)))
 
     return Tools(by_name={name: offer(name) for name in agent.tools}, most=agent.calls or MOST_CALLS)
 

@@ -54,9 +54,9 @@ def main() -> None:
             print(json.dumps(event), file=pipe, flush=True)
 
         try:
-            if question["marks"]:
+            if question["fingerprints"]:
                 checked = CheckedEnv(question["name"], question["settings"], lambda what: send({"doing": what}))
-                send({"marks": {split: task_checks.task_fingerprints(checked, split) for split in SPLITS}})
+                send({"fingerprints": {split: task_checks.task_fingerprints(checked, split) for split in SPLITS}})
             else:
                 run_all_checks(question["name"], question["settings"], question["skip"], send)
         except Exception:  # ours: whoever asked raises it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,20 +23,18 @@ def check(name: str, settings: Mapping[str, Any], deadline: float = 10) -> list[
     """What each check finds, with `deadline` seconds for every single call of a method."""
     findings: list[Finding] = []
     while True:
-        current, doing, failed = NEEDED[0], "the import", ""
+        current, doing = NEEDED[0], "the import"
         skip = list(dict.fromkeys(finding.check for finding in findings))
         try:
             for event in process_events(name, settings, HASH_SEEDS[0], deadline, skip=skip):
                 current, doing = event.get("check", current), event.get("doing", doing)
                 if "finding" in event:
                     findings.append(Finding(**event["finding"]))
+            break
         except ProcessFailed as failure:
-            failed = str(failure)
-        if not failed:
-            break
-        findings.append(Finding(check=current, ok=False, text=f"{doing} {failed}"))
-        if current in NEEDED:
-            break
+            findings.append(Finding(check=current, ok=False, text=f"{doing} {failure}"))
+            if current in NEEDED:
+                break
     if any(finding.check == "same tasks" and finding.ok for finding in findings):
         findings.append(compare_processes(name, settings, deadline))
     return findings
@@ -44,33 +42,25 @@ def check(name: str, settings: Mapping[str, Any], deadline: float = 10) -> list[
 
 def compare_processes(name: str, settings: Mapping[str, Any], deadline: float) -> Finding:
     """Whether two processes have the same tasks."""
-    what, marks = "same tasks in another process", []
+    what, found = "same tasks in another process", []
     for seed in HASH_SEEDS:
         try:
-            marks += [
-                event["marks"]
-                for event in process_events(name, settings, seed, deadline, marks=True)
-                if "marks" in event
-            ]
+            events = list(process_events(name, settings, seed, deadline, fingerprints=True))
         except ProcessFailed as failure:
             return Finding(check=what, ok=False, text=f"tasks {failure}")
-    if len(marks) == 2 and marks[0] == marks[1]:
+        found += [event["fingerprints"] for event in events if "fingerprints" in event]
+    if len(found) == 2 and found[0] == found[1]:
         return Finding(check=what, ok=True, text="so a run can go on elsewhere")
     text = "they differ; the order of a set, hash(), time and random itself are not the same everywhere: use sorted(…) and random.Random(seed)"
     return Finding(check=what, ok=False, text=text)
 
 
 def process_events(
-    name: str,
-    settings: Mapping[str, Any],
-    seed: str,
-    deadline: float,
-    *,
-    skip: list[str] | None = None,
-    marks: bool = False,
-) -> Iterator[Mapping[str, Any]]:
+    name: str, settings: Mapping[str, Any], seed: str, deadline: float, *, skip: Sequence[str] = (),
+    fingerprints: bool = False,
+) -> Iterator[Mapping[str, Any]]:  # fmt: skip
     """What a process of its own says of the environment; it is gone when this ends."""
-    question = {"name": name, "settings": dict(settings), "skip": skip or [], "marks": marks, "path": sys.path}
+    question = {"name": name, "settings": dict(settings), "skip": skip, "fingerprints": fingerprints, "path": sys.path}
     process = ChildProcess("marft.envs.checking.check_process", variables={"PYTHONHASHSEED": seed}, quiet=True)
     try:
         assert process.stdin is not None

@@ -87,22 +87,24 @@ def limits_for(allowance: Allowance, tests: int, wall: float) -> Limits:
     return Limits(seconds=wall, cpu_seconds=math.ceil(allowance.seconds * tests), memory=allowance.memory)
 
 
-def run_tests(program: str, exam: Mapping[str, Any], allowance: Allowance, left: float) -> list[bool]:
-    """The verdicts of one examination, at least one, up to where the program hung."""
+def run_tests(program: str, tests: Mapping[str, Any], allowance: Allowance, left: float) -> list[bool]:
+    """The verdicts of one run, at least one, up to where the program hung."""
     each = allowance.seconds * SLACK
-    limits = limits_for(allowance, len(exam["tests"]), left)
+    limits = limits_for(allowance, len(tests["tests"]), left)
     tests_limits = replace(limits, memory=max(limits.memory, TESTS_MEMORY))
-    paper = json.dumps({key: exam[key] for key in ("given", "setup", "asked", "tests", "stop")} | {"seconds": each})
+    tests_json = json.dumps(
+        {key: tests[key] for key in ("given", "setup", "asked", "tests", "stop")} | {"seconds": each}
+    )
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        program_files = {WIRE_AT: WIRE, "given.py": exam["given"], "program.py": program}
+        program_files = {WIRE_AT: WIRE, "given.py": tests["given"], "program.py": program}
         with (
             launch(
                 PROGRAM_SERVER, limits=limits, files=program_files,
                 arguments=[str(theirs.fileno())], channel=theirs.fileno(), quiet=True,
             ) as served,
             launch(
-                REMOTE_TESTS, limits=tests_limits, files={WIRE_AT: WIRE, "exam.json": paper},
+                REMOTE_TESTS, limits=tests_limits, files={WIRE_AT: WIRE, "tests.json": tests_json},
                 arguments=[str(ours.fileno())], channel=ours.fileno(),
             ) as examined,
         ):  # fmt: skip
@@ -111,7 +113,7 @@ def run_tests(program: str, exam: Mapping[str, Any], allowance: Allowance, left:
             outcome = examined.finish()
             if not served.came_up(wait=left):  # tests may end without having asked for anything
                 raise SandboxBroken("the sandbox of the program did not come up")
-    return [letter == "1" for letter in outcome.stdout[: len(exam["tests"])]] or [False]
+    return [letter == "1" for letter in outcome.stdout[: len(tests["tests"])]] or [False]
 
 
 def same_output(found: str, expected: str) -> bool:

@@ -94,7 +94,7 @@ def import_modules(source: str, space: dict[str, Any]) -> None:
             space[node.id] = importlib.import_module(node.id)
 
 
-def run_remote_tests(channel: Channel, exam: dict[str, Any], tell: Callable[[str], object]) -> None:
+def run_remote_tests(channel: Channel, tests: dict[str, Any], tell: Callable[[str], object]) -> None:
     """Tell "1" or "0" for each test in turn; what is not told has failed."""
     deadline = 0.0
 
@@ -114,11 +114,11 @@ def run_remote_tests(channel: Channel, exam: dict[str, Any], tell: Callable[[str
         return result
 
     space: dict[str, Any] = {"__name__": "tests"}
-    exec(exam["given"], space)
-    space |= {name: Remote(ask, name) for name in exam["asked"]} | {SAME: is_equal}
-    waiting = [exam["setup"]]
-    for test in exam["tests"]:
-        deadline = time.monotonic() + exam["seconds"]
+    exec(tests["given"], space)
+    space |= {name: Remote(ask, name) for name in tests["asked"]} | {SAME: is_equal}
+    waiting = [tests["setup"]]
+    for test in tests["tests"]:
+        deadline = time.monotonic() + tests["seconds"]
         try:
             for source in (*waiting, test):
                 import_modules(source, space)
@@ -129,16 +129,16 @@ def run_remote_tests(channel: Channel, exam: dict[str, Any], tell: Callable[[str
             return  # what the program says from now on may answer an earlier question
         except Exception:
             tell("0")
-            if exam["stop"]:
+            if tests["stop"]:
                 return
         else:
             tell("1")
 
 
 if __name__ == "__main__":
-    with open("/program/exam.json", encoding="utf-8") as opened:
-        paper = json.load(opened)
+    with open("/program/tests.json", encoding="utf-8") as opened:
+        task_tests = json.load(opened)
     verdicts, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     for voice in (1, 2):  # what a test prints may be the program's word, and is no verdict
         os.dup2(nowhere, voice)
-    run_remote_tests(Channel(int(sys.argv[1])), paper, lambda verdict: os.write(verdicts, verdict.encode()))
+    run_remote_tests(Channel(int(sys.argv[1])), task_tests, lambda verdict: os.write(verdicts, verdict.encode()))
