@@ -189,7 +189,7 @@ def test_tasks_made_ahead_are_the_same_and_not_asked_for_again(monkeypatch: pyte
     ahead, plain = Reasoning("leg_counting").tasks("train"), Reasoning("leg_counting").tasks("train")
     ahead.prefetch([3, 5, 7])  # type: ignore[attr-defined]
     ahead.prefetch([5, 3])  # type: ignore[attr-defined]
-    assert len(ahead.maker._ahead) <= 3  # type: ignore[attr-defined]
+    assert len(ahead.client._ahead) <= 3  # type: ignore[attr-defined]
     told: list[str] = []
     tell = tasks.GeneratorClient._tell
     monkeypatch.setattr(tasks.GeneratorClient, "_tell", lambda self, line: (told.append(line), tell(self, line))[1])
@@ -203,27 +203,27 @@ def test_only_so_many_are_made_ahead_and_kept(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(tasks, "KEPT", 50)
     train = Reasoning("gcd").tasks("train")
     train.prefetch(range(10_000))  # type: ignore[attr-defined]
-    assert len(train.maker._ahead) == tasks.AHEAD  # type: ignore[attr-defined]
+    assert len(train.client._ahead) == tasks.AHEAD  # type: ignore[attr-defined]
     test = Reasoning("gcd").tasks("test")[0]
-    assert train.maker.take("test", 0) == test  # type: ignore[attr-defined]
+    assert train.client.take("test", 0) == test  # type: ignore[attr-defined]
     for index in range(300):
         assert train[index].id.endswith(f"/{index}")
-    assert len(train.maker._ready) <= 50  # type: ignore[attr-defined]
+    assert len(train.client._ready) <= 50  # type: ignore[attr-defined]
 
 
 def test_a_process_that_dies_or_hangs_is_told_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     train = Reasoning("gcd").tasks("train")
-    maker: tasks.GeneratorClient = train.maker  # type: ignore[attr-defined]
+    client: tasks.GeneratorClient = train.client  # type: ignore[attr-defined]
     first = train[0]
-    assert maker._process is not None
+    assert client._process is not None
     monkeypatch.setattr(tasks, "PATIENCE", 0.3)
-    os.kill(maker._process.pid, signal.SIGSTOP)
+    os.kill(client._process.pid, signal.SIGSTOP)
     with pytest.raises(MarftError, match=r"train task 1 of gcd: .* said nothing"):
         train[1]
     monkeypatch.setattr(tasks, "PATIENCE", 60.0)
     assert train[1] != first
-    maker._process.kill()
-    maker._process.wait()
+    client._process.kill()
+    client._process.wait()
     assert train[2].id.endswith("/2")
     assert train[0] == first
 
@@ -231,7 +231,7 @@ def test_a_process_that_dies_or_hangs_is_told_and_replaced(monkeypatch: pytest.M
 def test_the_process_dies_with_its_parent() -> None:
     program = (
         "from marft.envs.reasoning import Reasoning\nt = Reasoning('futoshiki').tasks('train')\n"
-        "t.prefetch(range(100))\nprint(t.maker._process.pid, flush=True)\ninput()"
+        "t.prefetch(range(100))\nprint(t.client._process.pid, flush=True)\ninput()"
     )
     parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert parent.stdout is not None

@@ -85,7 +85,7 @@ def run(
     """The episode, which must have ended as expected: an assertion inside a workflow is one of its failures."""
     episode = asyncio.run(
         play(
-            task=task, sample=sample, team=agents, world=InProcess(env or toys.Echo()), workflow=workflow, seed=seed,
+            task=task, sample=sample, team=agents, host=InProcess(env or toys.Echo()), workflow=workflow, seed=seed,
             replayed=replayed, base_at=base_at, trunk=trunk,
         )
     )  # fmt: skip

@@ -20,8 +20,8 @@ class EnvironmentHost(Protocol):
 class GuardedEnv:
     """An environment and the state it is in."""
 
-    def __init__(self, world: EnvironmentHost) -> None:
-        self._world = world
+    def __init__(self, host: EnvironmentHost) -> None:
+        self._host = host
         self._state: Any = None
 
     async def reset(self, task: Task) -> None:
@@ -54,6 +54,6 @@ class GuardedEnv:
 
     async def _ask(self, method: str, *arguments: Any, last: bool = False) -> Any:
         try:
-            return validate_output(method, await self._world.ask(method, *arguments, last=last))
+            return validate_output(method, await self._host.ask(method, *arguments, last=last))
         except EnvironmentFault as fault:
             raise EpisodeFailed(f"environment.{method} {fault.line}", fault.kind, fault.trace) from fault

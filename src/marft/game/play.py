@@ -82,7 +82,7 @@ class Game:
     """The handle a workflow holds: who is on the team, what was said, and what can happen next."""
 
     def __init__(
-        self, *, task: Task, team: Mapping[str, Agent], world: GuardedEnv, seed: str, replayed: Sequence[Turn] = (),
+        self, *, task: Task, team: Mapping[str, Agent], env: GuardedEnv, seed: str, replayed: Sequence[Turn] = (),
         base_at: int | None = None,
     ) -> None:  # fmt: skip
         self.task, self.team = task, team
@@ -92,7 +92,7 @@ class Game:
         self.refused = 0  # calls since then
         self._ending = EndsGameOnError(self)
         self._acting = False
-        self._world, self._seed, self._replayed, self._base_at = world, seed, replayed, base_at
+        self._env, self._seed, self._replayed, self._base_at = env, seed, replayed, base_at
 
     async def act(
         self, *names: str, sees: Sequence[str] | None = None, note: str = "", aside: bool = False
@@ -165,7 +165,7 @@ class Game:
             name, text = require_workflow_text("game.say a name", name), require_workflow_text("game.say", text)
             if name in self.team:
                 raise MarftError(f"the workflow lets {name!r} say something; only game.act speaks for the team")
-            shown = await self._world.shown(name)
+            shown = await self._env.shown(name)
             self._check_room(1, before=name, shown=shown)
             turn = self._unspoken(name, text, shown=shown)
             await self._record(turn)
@@ -174,12 +174,12 @@ class Game:
     async def shown(self, agent: str) -> str:
         """What the environment shows `agent` at this moment."""
         async with self._ending:
-            return await self._world.shown(agent)
+            return await self._env.shown(agent)
 
     async def whose_turn(self) -> str | None:
         """Who acts next, in environments that decide it; None: nobody."""
         async with self._ending:
-            name = await self._world.whose_turn()
+            name = await self._env.whose_turn()
             if name is not None and name not in self.team:
                 team = ", ".join(self.team)
                 raise EpisodeFailed(f"environment.whose_turn names {quoted(name)}; the team has {team}", "raised")
@@ -188,7 +188,7 @@ class Game:
     async def reward(self) -> Reward:
         """What the present state is worth."""
         async with self._ending:
-            return await self._world.reward()
+            return await self._env.reward()
 
     async def done(self) -> bool:
         """Whether the task is over at this moment: another round would not help."""
@@ -197,7 +197,7 @@ class Game:
     async def answer(self, turn: Turn) -> Hashable | None:
         """What `turn` answers, for counting votes; None where it answers nothing."""
         async with self._ending:
-            return await self._world.answer(turn.text)
+            return await self._env.answer(turn.text)
 
     def count(self, what: str) -> None:
         """One more `what` on the episode's counts."""
@@ -228,7 +228,7 @@ class Game:
             raise CutOff(before, shown)
 
     async def _shown_to(self, name: str, note: str) -> str:
-        parts = (await self._world.shown(name), note, self.team[name].tools.help)
+        parts = (await self._env.shown(name), note, self.team[name].tools.help)
         return "\n\n".join(part for part in parts if part)
 
     async def _move(self, agent: Agent, *, index: int, nth: int, shown: str, options: ActOptions) -> Turn:
@@ -283,12 +283,12 @@ class Game:
 
     async def _record(self, turn: Turn) -> None:
         if not turn.aside and turn.to is None:
-            await self._world.hear(turn)
+            await self._env.hear(turn)
         self.turns.append(turn)
 
 
 async def play(
-    *, task: Task, sample: int, team: Mapping[str, Agent], world: EnvironmentHost, workflow: Workflow, seed: str,
+    *, task: Task, sample: int, team: Mapping[str, Agent], host: EnvironmentHost, workflow: Workflow, seed: str,
     replayed: Sequence[Turn] = (), base_at: int | None = None, trunk: int | None = None,
 ) -> Episode:  # fmt: skip
     """The whole episode; failures of environment, workflow or model are data on it.
@@ -301,16 +301,14 @@ async def play(
             task=task, sample=sample, turns=(), reward=Reward(team=0.0), ended="failed", fault="raised",
             error=f"the task {task.id!r} {task.flaw}", trunk=trunk,
         )  # fmt: skip
-    guarded = GuardedEnv(world)
-    game = Game(
-        task=task, team=team, world=guarded, seed=f"{seed}/{task.id}/{sample}", replayed=replayed, base_at=base_at
-    )
+    env = GuardedEnv(host)
+    game = Game(task=task, team=team, env=env, seed=f"{seed}/{task.id}/{sample}", replayed=replayed, base_at=base_at)
     reward = Reward(team=0.0)
     over: GameOver | None = None
     try:
-        await guarded.reset(task)
+        await env.reset(task)
         over = await run_workflow(workflow, game)
-        reward = await guarded.reward(last=True)
+        reward = await env.reward(last=True)
     except EpisodeFailed as error:
         over = error
     if not isinstance(over, EpisodeFailed) and len(game.turns) < len(replayed):

@@ -59,7 +59,7 @@ class CheckedEnv:
             raise Violation(f"{about} raised {describe_error(error)}") from None
 
     def fingerprint(self, value: object, what: str) -> str:
-        """Equal marks, equal values."""
+        """Equal for equal values; Violation where `what` cannot be saved."""
         try:
             return fingerprint(value)
         except Exception as error:  # the user's classes decide how they are saved

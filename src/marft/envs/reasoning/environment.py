@@ -51,13 +51,13 @@ class Reasoning(Environment[State]):
         tasks = read_tasks(task)
         require_library()
         self.size, self.partial = size, partial
-        self.maker = GeneratorClient(TaskSpec(tasks=tasks, seed=seed, held_out=held_out, instruction=instruction))
+        self.client = GeneratorClient(TaskSpec(tasks=tasks, seed=seed, held_out=held_out, instruction=instruction))
 
     def tasks(self, split: Split) -> Sequence[Task]:
         """Made on demand by a process of their own."""
-        self.maker.start()  # a wrong name or setting ends here
-        test = min(max(round(self.size * self.maker.spec.held_out), 1), self.size - 1)
-        return ReasoningTasks(split, test if split == "test" else self.size - test, self.maker)
+        self.client.start()  # a wrong name or setting ends here
+        test = min(max(round(self.size * self.client.spec.held_out), 1), self.size - 1)
+        return ReasoningTasks(split, test if split == "test" else self.size - test, self.client)
 
     def reset(self, task: Task) -> State:
         """Nobody has spoken."""
@@ -74,7 +74,7 @@ class Reasoning(Environment[State]):
         answer, data = self.answer(state.said), state.task.data
         if answer is None:
             return Reward(team=0.0, correct=False)
-        settings = json.dumps(self.maker.spec.tasks[data["task"]], sort_keys=True)
+        settings = json.dumps(self.client.spec.tasks[data["task"]], sort_keys=True)
         given = score(data["task"], settings, data["entry"], answer)
         correct = given >= 1.0
         return Reward(team=given if self.partial else float(correct), correct=correct)

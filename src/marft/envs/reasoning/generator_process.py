@@ -37,7 +37,7 @@ def main() -> None:
     replies: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=write_replies, args=(answers, replies), daemon=True).start()
     try:
-        bench = TaskGenerator(spec)
+        generator = TaskGenerator(spec)
     except MarftError as error:
         replies.put({"refused": str(error)})
         threading.Event().wait()  # until the other side has read it and leaves
@@ -46,7 +46,7 @@ def main() -> None:
     while True:
         order = orders.get()[2]
         try:
-            made = bench.make(order["split"], order["index"])
+            made = generator.make(order["split"], order["index"])
         except MarftError as error:
             made = {"error": str(error)}
         replies.put({"split": order["split"], "index": order["index"], **made})

@@ -125,18 +125,18 @@ def read_task(made: Mapping[str, Any]) -> Task:
 class ReasoningTasks(GeneratedTasks):
     """Tasks of one split, made on demand from their index."""
 
-    def __init__(self, split: Split, size: int, maker: GeneratorClient) -> None:
+    def __init__(self, split: Split, size: int, client: GeneratorClient) -> None:
         self.split: Split = split
         self.size = size
-        self.maker = maker
+        self.client = client
 
     def __len__(self) -> int:
         return self.size
 
     def make(self, index: int) -> Task:
         """Waits for the process that makes it."""
-        return self.maker.take(self.split, index)
+        return self.client.take(self.split, index)
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """Has these tasks made in the background; they are the same as without."""
-        self.maker.prefetch(self.split, indices)
+        self.client.prefetch(self.split, indices)
