@@ -32,7 +32,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # many small matrices; to be said
 
 from marft.commands.train import start_run
 from marft.config import parse
-from marft.envs.aec import PettingZoo
+from marft.envs.pettingzoo import PettingZoo
 from marft.rollouts.event_loop import run_async
 from marft.rollouts.runner import Start
 from marft.training.build import assemble

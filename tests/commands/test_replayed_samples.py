@@ -15,7 +15,7 @@ from marft.cli import main
 from marft.commands.play import Replay, compared, describe, find_task, play_task
 from marft.envs.arithmetic import Arithmetic
 from marft.envs.code import Code
-from marft.envs.code.tests import calls, described, stdio
+from marft.envs.code.cases import call_tests, describe_tests, stdio_tests
 from marft.envs.hosting import InProcess
 from marft.envs.math import Math
 from marft.envs.reasoning import Reasoning
@@ -233,10 +233,10 @@ def test_environments_say_their_right_answers() -> None:
     assert Math(data="gsm8k").gold(solved) == "\\frac{1}{2}"
     assert Reasoning.gold(Reasoning.__new__(Reasoning), solved) == "\\frac{1}{2}"
     assert Reasoning.gold(Reasoning.__new__(Reasoning), Task(id="t", prompt="p", data={"answer": None})) is None
-    program = Task(id="t", prompt="p", data={"tests": stdio(["1"], ["2"], 9)})
+    program = Task(id="t", prompt="p", data={"tests": stdio_tests(["1"], ["2"], 9)})
     assert Code(data="mbpp").gold(program) == "passes 1 tests:\n'1' → '2'"
-    assert described(stdio(["1 2\n"], ["3\n"], 9)) == "passes 1 tests:\n'1 2\\n' → '3\\n'"
-    many = described(calls([f"assert f({i}) == {'9' * 1000}" for i in range(9)], ["f"], 9))
+    assert describe_tests(stdio_tests(["1 2\n"], ["3\n"], 9)) == "passes 1 tests:\n'1 2\\n' → '3\\n'"
+    many = describe_tests(call_tests([f"assert f({i}) == {'9' * 1000}" for i in range(9)], ["f"], 9))
     assert many.startswith("passes 9 tests:\nassert f(0) == 999")
     assert many.endswith("…")
     assert len(many) < 2000

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marft.envs.code import grading
-from marft.envs.code.examiner import same
 from marft.envs.code.grading import Allowance, grade, same_output, same_word
+from marft.envs.code.remote_tests import is_equal
 from marft.envs.sandbox import SandboxBroken, require_sandbox
 from marft.envs.sandbox.limits import MIB
 from marft.types import MarftError
@@ -92,8 +92,8 @@ def test_same_output(found: str, expected: str, same: bool) -> None:
     ],
 )
 def test_function_tests_allow_what_printed_numbers_are_allowed(found: object, expected: object, equal: bool) -> None:
-    assert same(found, expected, False) is equal
-    assert same([found], [[expected]], True) is equal
+    assert is_equal(found, expected, False) is equal
+    assert is_equal([found], [[expected]], True) is equal
 
 
 @given(st.lists(st.lists(st.text("ab1.-", min_size=1), min_size=1), min_size=1))

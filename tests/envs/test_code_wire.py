@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marft.envs.code.examiner import Remote, same
+from marft.envs.code.remote_tests import Remote, is_equal
 from marft.envs.code.wire import Channel, Hung, NotPlain, pack, unpack
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary() | st.complex_numbers(allow_nan=False)  # fmt: skip
@@ -117,8 +117,8 @@ def test_numbers_and_texts_of_other_classes_cross_as_what_they_are(kind: type[An
 
 @given(VALUES)
 def test_equal_values_are_the_same(value: Any) -> None:
-    assert same(value, value, False)
-    assert not same(value, [value, value], False)
+    assert is_equal(value, value, False)
+    assert not is_equal(value, [value, value], False)
 
 
 @pytest.mark.parametrize(

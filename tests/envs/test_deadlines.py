@@ -10,14 +10,14 @@ import time
 
 import pytest
 
-from marft.envs.deadlines import TooLate, within
+from marft.envs.deadlines import DeadlineExceeded, interrupt_after
 
 STUBBORN = """
 import time
 import marft.escalation
-from marft.envs.deadlines import within
+from marft.envs.deadlines import interrupt_after
 marft.escalation.PRESS_S, marft.escalation.PRESSES = 0.05, 4
-with within(0.2, "it took too long"):
+with interrupt_after(0.2, "it took too long"):
     while True:
         try:
             time.sleep(600)
@@ -29,7 +29,7 @@ with within(0.2, "it took too long"):
 def test_what_is_in_time_is_not_interrupted() -> None:
     before = signal.getsignal(signal.SIGINT)
     for _ in range(50):
-        with within(30.0, "late"):
+        with interrupt_after(30.0, "late"):
             pass
     assert signal.getsignal(signal.SIGINT) is before
     assert "marft-insists" not in [thread.name for thread in threading.enumerate()]
@@ -37,7 +37,7 @@ def test_what_is_in_time_is_not_interrupted() -> None:
 
 def test_what_is_late_is_interrupted_in_its_sleep() -> None:
     started, before = time.monotonic(), signal.getsignal(signal.SIGINT)
-    with pytest.raises(TooLate), within(0.1, "late"):
+    with pytest.raises(DeadlineExceeded), interrupt_after(0.1, "late"):
         time.sleep(600)
     assert time.monotonic() - started < 10
     assert signal.getsignal(signal.SIGINT) is before
@@ -46,7 +46,7 @@ def test_what_is_late_is_interrupted_in_its_sleep() -> None:
 def test_an_interrupt_before_it_is_an_interrupt() -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with pytest.raises(KeyboardInterrupt), within(30.0, "late"):
+        with pytest.raises(KeyboardInterrupt), interrupt_after(30.0, "late"):
             signal.raise_signal(signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)
@@ -56,7 +56,7 @@ def test_another_thread_has_no_deadline() -> None:
     found: list[str] = []
 
     def body() -> None:
-        with within(0.05, "late"):
+        with interrupt_after(0.05, "late"):
             time.sleep(0.3)
             found.append("done")
 

@@ -9,7 +9,7 @@ import toys
 
 from marft.envs import make_env
 from marft.envs.arithmetic import Arithmetic
-from marft.envs.listing import tasks_of
+from marft.envs.task_validation import load_tasks
 from marft.types import MarftError
 
 
@@ -19,7 +19,7 @@ def test_built_in_and_ones_own() -> None:
     assert env.level == 3
     mine = make_env("toys:Echo", {"size": 2})
     assert isinstance(mine, toys.Echo)
-    assert [task.id for task in tasks_of(mine, "train")] == ["train/0", "train/1"]
+    assert [task.id for task in load_tasks(mine, "train")] == ["train/0", "train/1"]
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,6 @@ def test_mistakes(name: str, settings: dict[str, Any], expected: str) -> None:
 
 def test_tasks_that_cannot_be_had() -> None:
     with pytest.raises(MarftError, match=r"environment\.tasks\('test'\) is empty"):
-        tasks_of(toys.NoTasks(), "test")
+        load_tasks(toys.NoTasks(), "test")
     with pytest.raises(MarftError, match=r"environment\.tasks\('train'\) raised RuntimeError: no"):
-        tasks_of(toys.Breaks("tasks", message="no"), "train")
+        load_tasks(toys.Breaks("tasks", message="no"), "train")

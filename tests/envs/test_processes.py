@@ -1,15 +1,20 @@
-"""Systems that are not Linux: what they lack is taken away, and everything that can work without it still does."""
+"""Child processes of ours; and systems that are not Linux: what they lack is taken away, and what can work still does."""
 
 from __future__ import annotations
 
+import io
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from marft.envs.grading.symbolic import Client
+from marft.envs.processes import ChildProcess, LineReader, read_frames, to_frame
 from marft.envs.sandbox import require_sandbox
 from marft.types import MarftError
 
@@ -74,3 +79,48 @@ def test_no_program_is_run_where_there_is_no_sandbox(platform: str, monkeypatch:
     monkeypatch.setattr(sys, "platform", platform)
     with pytest.raises(MarftError, match=rf"needs Linux, and this is {platform}: use a Linux machine"):
         require_sandbox()
+
+
+def test_a_child_is_ended_by_its_owner_alone_and_with_all_that_it_started(tmp_path: Path) -> None:
+    (tmp_path / "sleepy.py").write_text(
+        "import subprocess, sys\n"
+        "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], stdout=2).pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    sys.path.append(str(tmp_path))  # a child imports what this process can
+    try:
+        child = ChildProcess("sleepy")
+    finally:
+        sys.path.remove(str(tmp_path))
+    grandchild = int(child.lines().next(20) or b"")
+    fork = os.fork()
+    if fork == 0:
+        child.end()
+        os._exit(0)
+    assert os.waitpid(fork, 0)[1] == 0
+    assert child.poll() is None
+    for _ in range(2):  # once more is no harm
+        child.end()
+    assert child.returncode == -signal.SIGKILL
+    status = Path(f"/proc/{grandchild}/status")
+    assert not status.exists() or "\nState:\tZ" in status.read_text()
+
+
+def test_a_line_that_does_not_come_is_waited_for_no_longer_than_it_may_take() -> None:
+    reading, writing = os.pipe()
+    lines = LineReader(io.FileIO(reading))
+    os.write(writing, b"one\ntwo\nth")
+    assert [lines.next(20), lines.next(20)] == [b"one", b"two"]
+    with pytest.raises(TimeoutError):
+        lines.next(0.01)
+    os.close(writing)
+    assert [lines.next(20), lines.next(20)] == [None, None]
+
+
+@given(messages=st.lists(st.binary(max_size=50)), cut=st.integers(0, 60))
+def test_frames_come_back_as_they_were_and_half_a_frame_is_none(messages: list[bytes], cut: int) -> None:
+    data = b"".join(map(to_frame, messages))
+    assert list(read_frames(io.BytesIO(data))) == messages
+    kept = list(read_frames(io.BytesIO(data[: max(0, len(data) - cut)])))
+    assert kept == messages[: len(kept)]
+    assert (len(kept) == len(messages)) == (cut == 0 or not messages)

@@ -19,18 +19,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marft.envs.base import Split
-from marft.envs.reasoning import Reasoning, making, scoring, tasks
-from marft.envs.reasoning.expressions import is_tame
-from marft.envs.reasoning.library import make_dataset, names
-from marft.envs.reasoning.making import Bench, split_of
-from marft.envs.reasoning.recipe import Recipe
+from marft.envs.reasoning import Reasoning, generator, scoring, tasks
+from marft.envs.reasoning.expressions import is_safe_expression
+from marft.envs.reasoning.generator import TaskGenerator, split_of
+from marft.envs.reasoning.library import make_dataset, task_names
+from marft.envs.reasoning.spec import TaskSpec
 from marft.types import Completion, MarftError, Reward, Task, Turn
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("reasoning_gym") is None, reason="reasoning-gym is not installed"
 )
 
-NAMES = names()
+NAMES = task_names()
 EASIER: dict[str, dict[str, Any]] = {  # tasks that take seconds by default
     "futoshiki": {"max_board_size": 5},
     "knight_swap": {"impossible_ratio": 1.0},
@@ -68,7 +68,7 @@ def drawn(env: Reasoning, name: str) -> list[Task]:
 
 def made(name: str, count: int, split: Split = "train", seed: int = 0, **settings: Any) -> list[Task]:
     """Tasks made in this process: none of those whose generators go by the order of a set."""
-    bench = Bench(Recipe(tasks={name: settings}, seed=seed, held_out=0.3, instruction=""))
+    bench = TaskGenerator(TaskSpec(tasks={name: settings}, seed=seed, held_out=0.3, instruction=""))
     return [tasks.read_task(bench.make(split, index)) for index in range(count)]
 
 
@@ -189,10 +189,10 @@ def test_tasks_made_ahead_are_the_same_and_not_asked_for_again(monkeypatch: pyte
     ahead, plain = Reasoning("leg_counting").tasks("train"), Reasoning("leg_counting").tasks("train")
     ahead.prefetch([3, 5, 7])  # type: ignore[attr-defined]
     ahead.prefetch([5, 3])  # type: ignore[attr-defined]
-    assert len(ahead.maker._ahead) <= 3  # type: ignore[attr-defined]
+    assert len(ahead.client._ahead) <= 3  # type: ignore[attr-defined]
     told: list[str] = []
-    tell = tasks.Maker._tell
-    monkeypatch.setattr(tasks.Maker, "_tell", lambda self, line: (told.append(line), tell(self, line))[1])
+    tell = tasks.GeneratorClient._tell
+    monkeypatch.setattr(tasks.GeneratorClient, "_tell", lambda self, line: (told.append(line), tell(self, line))[1])
     got = [ahead[7], ahead[3], ahead[5]]
     assert told == []
     assert got == [plain[7], plain[3], plain[5]]
@@ -203,27 +203,27 @@ def test_only_so_many_are_made_ahead_and_kept(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(tasks, "KEPT", 50)
     train = Reasoning("gcd").tasks("train")
     train.prefetch(range(10_000))  # type: ignore[attr-defined]
-    assert len(train.maker._ahead) == tasks.AHEAD  # type: ignore[attr-defined]
+    assert len(train.client._ahead) == tasks.AHEAD  # type: ignore[attr-defined]
     test = Reasoning("gcd").tasks("test")[0]
-    assert train.maker.take("test", 0) == test  # type: ignore[attr-defined]
+    assert train.client.take("test", 0) == test  # type: ignore[attr-defined]
     for index in range(300):
         assert train[index].id.endswith(f"/{index}")
-    assert len(train.maker._ready) <= 50  # type: ignore[attr-defined]
+    assert len(train.client._ready) <= 50  # type: ignore[attr-defined]
 
 
 def test_a_process_that_dies_or_hangs_is_told_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     train = Reasoning("gcd").tasks("train")
-    maker: tasks.Maker = train.maker  # type: ignore[attr-defined]
+    client: tasks.GeneratorClient = train.client  # type: ignore[attr-defined]
     first = train[0]
-    assert maker._process is not None
+    assert client._process is not None
     monkeypatch.setattr(tasks, "PATIENCE", 0.3)
-    os.kill(maker._process.pid, signal.SIGSTOP)
+    os.kill(client._process.pid, signal.SIGSTOP)
     with pytest.raises(MarftError, match=r"train task 1 of gcd: .* said nothing"):
         train[1]
     monkeypatch.setattr(tasks, "PATIENCE", 60.0)
     assert train[1] != first
-    maker._process.kill()
-    maker._process.wait()
+    client._process.kill()
+    client._process.wait()
     assert train[2].id.endswith("/2")
     assert train[0] == first
 
@@ -231,7 +231,7 @@ def test_a_process_that_dies_or_hangs_is_told_and_replaced(monkeypatch: pytest.M
 def test_the_process_dies_with_its_parent() -> None:
     program = (
         "from marft.envs.reasoning import Reasoning\nt = Reasoning('futoshiki').tasks('train')\n"
-        "t.prefetch(range(100))\nprint(t.maker._process.pid, flush=True)\ninput()"
+        "t.prefetch(range(100))\nprint(t.client._process.pid, flush=True)\ninput()"
     )
     parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert parent.stdout is not None
@@ -265,15 +265,15 @@ class Fake:
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def with_draw(draw: Any) -> Bench:
-        monkeypatch.setattr(making, "make_dataset", lambda name, settings, seed: Fake(draw))
-        return Bench(Recipe(tasks={"gcd": {}}, seed=0, held_out=0.5, instruction=""))
+    def with_draw(draw: Any) -> TaskGenerator:
+        monkeypatch.setattr(generator, "make_dataset", lambda name, settings, seed: Fake(draw))
+        return TaskGenerator(TaskSpec(tasks={"gcd": {}}, seed=0, held_out=0.5, instruction=""))
 
     return with_draw
 
 
 def test_a_draw_that_hangs_is_named(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(making, "SECONDS", 0.05)
+    monkeypatch.setattr(generator, "SECONDS", 0.05)
 
     def hang(index: int) -> str:
         while True:
@@ -421,13 +421,13 @@ def test_all_of_the_library_that_evaluates_answers_is_known() -> None:
     ],
 )
 def test_which_formulas_may_be_parsed(text: str, tame: bool) -> None:
-    assert is_tame(text) is tame
+    assert is_safe_expression(text) is tame
 
 
 @given(st.lists(st.sampled_from(["x", "9", "**", "(", ")", "+", "/", ".", "__class__", "'", "[", "exp", "open", " "])))
 def test_nothing_but_formulas_is_tame(parts: list[str]) -> None:
     text = "".join(parts)
-    if is_tame(text):
+    if is_safe_expression(text):
         assert not any(mark in text for mark in ("_", "'", "[", "open(", "x("))
 
 

@@ -439,9 +439,9 @@ def test_a_cancelled_episode_is_cancelled() -> None:
         await asyncio.sleep(60)
 
     async def story() -> None:
-        world = InProcess(toys.Echo())
+        host = InProcess(toys.Echo())
         await asyncio.wait_for(
-            play(task=TASK, sample=0, team=team("a"), world=world, workflow=workflow, seed="0"), timeout=0.05
+            play(task=TASK, sample=0, team=team("a"), host=host, workflow=workflow, seed="0"), timeout=0.05
         )
 
     with pytest.raises(TimeoutError):

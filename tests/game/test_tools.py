@@ -12,7 +12,7 @@ from voices import Voice, in_turn, prompt, run, team
 import marft
 from marft.game import play as playing
 from marft.game.play import Agent, Game
-from marft.game.tools import Call, Tool, Tools
+from marft.game.tools import AgentTool, ToolCall, Tools
 from marft.types import Completion, Request, Turn
 
 
@@ -39,8 +39,8 @@ async def shout(text: str) -> str:
 
 TOOLS = Tools(
     by_name={
-        "mirror": Tool(help="Write <mirror>text</mirror> to have it reversed.", use=reverse),
-        "loud": Tool(help="Write <loud>text</loud> to have it shouted.", use=shout),
+        "mirror": AgentTool(help="Write <mirror>text</mirror> to have it reversed.", use=reverse),
+        "loud": AgentTool(help="Write <loud>text</loud> to have it shouted.", use=shout),
     },
     most=2,
 )
@@ -53,11 +53,15 @@ def armed(agents: dict[str, Agent], *names: str) -> dict[str, Agent]:
 @pytest.mark.parametrize(
     ("text", "stop", "call"),
     [
-        ("Hm. <mirror>abc", "</mirror>", Call(tool="mirror", asked="abc", text="Hm. <mirror>abc</mirror>")),
-        ("<mirror>a</mirror>", "</mirror>", Call(tool="mirror", asked="a", text="<mirror>a</mirror>")),  # played again
-        ("<loud>a<mirror>b", "</mirror>", Call(tool="mirror", asked="b", text="<loud>a<mirror>b</mirror>")),
-        ("<mirror>a<loud>b", "</mirror>", Call(tool="mirror", asked="a<loud>b", text="<mirror>a<loud>b</mirror>")),
-        ("<mirror>", "</mirror>", Call(tool="mirror", asked="", text="<mirror></mirror>")),
+        ("Hm. <mirror>abc", "</mirror>", ToolCall(tool="mirror", asked="abc", text="Hm. <mirror>abc</mirror>")),
+        (
+            "<mirror>a</mirror>",
+            "</mirror>",
+            ToolCall(tool="mirror", asked="a", text="<mirror>a</mirror>"),
+        ),  # played again
+        ("<loud>a<mirror>b", "</mirror>", ToolCall(tool="mirror", asked="b", text="<loud>a<mirror>b</mirror>")),
+        ("<mirror>a<loud>b", "</mirror>", ToolCall(tool="mirror", asked="a<loud>b", text="<mirror>a<loud>b</mirror>")),
+        ("<mirror>", "</mirror>", ToolCall(tool="mirror", asked="", text="<mirror></mirror>")),
         ("<mirror>abc", None, None),  # it ended without the closing tag: what it says is its answer
         ("<mirror>abc", "</loud>", None),
         ("<mirror>abc", "###", None),
@@ -65,12 +69,12 @@ def armed(agents: dict[str, Agent], *names: str) -> dict[str, Agent]:
         ("", "</mirror>", None),
     ],
 )
-def test_what_is_a_call(text: str, stop: str | None, call: Call | None) -> None:
-    assert TOOLS.called(said(text, stop)) == call
+def test_what_is_a_call(text: str, stop: str | None, call: ToolCall | None) -> None:
+    assert TOOLS.find_call(said(text, stop)) == call
 
 
 def test_an_agent_without_tools_calls_nothing() -> None:
-    assert Tools().called(said("<mirror>abc", "</mirror>")) is None
+    assert Tools().find_call(said("<mirror>abc", "</mirror>")) is None
 
 
 def test_a_turn_stops_at_the_closing_tag() -> None:
@@ -144,7 +148,7 @@ def test_a_replay_takes_the_recorded_answers() -> None:
         used.append(text)
         return str(len(used))
 
-    tools = Tools(by_name={"dice": Tool(help="", use=dice)}, most=1)
+    tools = Tools(by_name={"dice": AgentTool(help="", use=dice)}, most=1)
 
     def agents(*texts: str) -> dict[str, Agent]:
         return {"a": replace(team("a", voice=Calls(in_turn(*texts)))["a"], tools=tools)}

@@ -10,7 +10,7 @@ from typing import Any
 import toys
 
 from marft.envs.hosting import InProcess
-from marft.game.play import Agent, Speaks, play
+from marft.game.play import Agent, TextEngine, play
 from marft.game.workflows import Workflow
 from marft.game.workflows.sequential import sequential
 from marft.types import Completion, Ended, Episode, Message, Request, Sampling, Task, Turn
@@ -58,7 +58,7 @@ def prompt(request: Request) -> str:
     return bytes(request.prompt_ids).decode()
 
 
-def team(*names: str, voice: Speaks | None = None, **sees: tuple[str, ...]) -> dict[str, Agent]:
+def team(*names: str, voice: TextEngine | None = None, **sees: tuple[str, ...]) -> dict[str, Agent]:
     speaks = voice or Voice()
     return {
         name: Agent(
@@ -85,7 +85,7 @@ def run(
     """The episode, which must have ended as expected: an assertion inside a workflow is one of its failures."""
     episode = asyncio.run(
         play(
-            task=task, sample=sample, team=agents, world=InProcess(env or toys.Echo()), workflow=workflow, seed=seed,
+            task=task, sample=sample, team=agents, host=InProcess(env or toys.Echo()), workflow=workflow, seed=seed,
             replayed=replayed, base_at=base_at, trunk=trunk,
         )
     )  # fmt: skip

@@ -88,7 +88,7 @@ def episode_of(words: Play, sample: int) -> Episode:
     }
     return asyncio.run(
         play(
-            task=env.tasks("train")[0], sample=sample, team=team, world=InProcess(env), workflow=find_workflow("turns"),
+            task=env.tasks("train")[0], sample=sample, team=team, host=InProcess(env), workflow=find_workflow("turns"),
             seed="0",
         )
     )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 from marft.config import Config
 from marft.config.section import nearest
-from marft.envs.listing import vetted_task
+from marft.envs.task_validation import validate_task
 from marft.evaluation.benchmarks import seated
 from marft.evaluation.settings import benchmarks_of
 from marft.rollouts.event_loop import run_async
@@ -54,7 +54,7 @@ def play_task(
     with seated(config, parts, benchmark or config.env.name, env_of(config, benchmark)) as runner:
         tasks = runner.host.tasks("test")
         own = None if prompt is None else Task(id=YOURS, prompt=prompt, data=tasks[0].data)
-        chosen = vetted_task(own or find_task(tasks, task), YOURS)
+        chosen = validate_task(own or find_task(tasks, task), YOURS)
         [episode] = run_async(runner.episodes([Start(task=chosen, sample=sample)], f"{config.seed}/eval"))
         gold = runner.host.gold(chosen) if prompt is None else None
     return Replay(episode=episode, gold=gold, benchmark=benchmark)

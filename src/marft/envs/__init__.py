@@ -17,7 +17,7 @@ BUILT_IN = {
     "math": "marft.envs.math:Math",
     "code": "marft.envs.code:Code",
     "reasoning": "marft.envs.reasoning:Reasoning",
-    "pettingzoo": "marft.envs.aec:PettingZoo",
+    "pettingzoo": "marft.envs.pettingzoo:PettingZoo",
 }
 
 EXAMPLES = {  # of settings that built-in environments cannot do without
@@ -32,7 +32,7 @@ def make_env(name: str, settings: Mapping[str, Any]) -> Environment[Any]:
     """The environment of a config: a built-in name, or the user's own class as `package.module:Class`."""
     target = BUILT_IN.get(name, name)
     if ":" not in target:
-        from marft.envs.naming import hint_for_env
+        from marft.envs.suggestions import hint_for_env
 
         hint = hint_for_env(name, BUILT_IN)
         raise MarftError(f"unknown environment {name!r}{hint}; use {', '.join(BUILT_IN)} or package.module:Class")
@@ -57,10 +57,10 @@ def make_env(name: str, settings: Mapping[str, Any]) -> Environment[Any]:
     except SystemExit as error:
         raise MarftError(f"env: it ends the process: {described(error)}") from error
     except Exception as error:  # the user's code: anything may come
-        raise MarftError(f"env: {said_by(error)}") from error
+        raise MarftError(f"env: {error_message(error)}") from error
 
 
-def said_by(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
     """What a constructor says of its settings, or at least of what kind it is."""
     try:
         return escaped(str(error)) or type(error).__name__

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from marft.envs.base import Environment, MadeTasks, Split
+from marft.envs.base import Environment, GeneratedTasks, Split
 from marft.types import Reward, Task, Turn
 
 VERBS = {"+": "Add", "-": "Subtract", "*": "Multiply by"}
@@ -37,10 +37,12 @@ class Chain:
         return values
 
     def prompt(self) -> str:
+        """The chain in words, as agents read it."""
         return " ".join([f"Start with {self.start}.", *(f"{VERBS[o]} {n}." for o, n in self.steps)])
 
 
 def apply(operator: str, value: int, operand: int) -> int:
+    """The result of one operation; ValueError for an operator that is none of + - *."""
     match operator:
         case "+":
             return value + operand
@@ -66,11 +68,12 @@ def draw_chain(rng: random.Random, operations: int) -> Chain:
 
 
 def split_of(chain: Chain) -> Split:
+    """The split that a hash of the chain's words puts it in."""
     digest = hashlib.sha256(chain.prompt().encode()).digest()
     return "test" if digest[0] % HELD_OUT == 0 else "train"
 
 
-class ArithmeticTasks(MadeTasks):
+class ArithmeticTasks(GeneratedTasks):
     """Tasks of one split and level, made on demand from their index."""
 
     def __init__(self, split: Split, level: int) -> None:
@@ -81,6 +84,7 @@ class ArithmeticTasks(MadeTasks):
         return SIZES[self.split]
 
     def make(self, index: int) -> Task:
+        """The first chain drawn from the task's own name that belongs to this split."""
         name = f"arithmetic/{self.split}/{self.level}/{index}"
         rng = random.Random(name)
         while split_of(chain := draw_chain(rng, self.level + 1)) != self.split:
@@ -89,7 +93,7 @@ class ArithmeticTasks(MadeTasks):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class HeardAnswer:
     """A message as this environment hears it: which turn it was, and its one answer."""
 
     index: int
@@ -98,8 +102,10 @@ class Heard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
+    """The task, and the answers heard so far, in order."""
+
     task: Task
-    heard: tuple[Heard, ...] = ()
+    heard: tuple[HeardAnswer, ...] = ()
 
 
 class Arithmetic(Environment[State]):
@@ -119,21 +125,26 @@ class Arithmetic(Environment[State]):
         self.level, self.feedback = level, feedback
 
     def tasks(self, split: Split) -> Sequence[Task]:
+        """Of the level that was set."""
         return ArithmeticTasks(split, self.level)
 
     def reset(self, task: Task) -> State:
+        """Nobody has answered yet."""
         return State(task=task)
 
     def observe(self, state: State, agent: str) -> str:
-        answer = self.counted(state)
+        """With feedback: that the latest answer is wrong."""
+        answer = self.counted_answer(state)
         wrong = self.feedback and answer is not None and not is_right(state, answer)
         return f"{answer} is wrong." if wrong else ""
 
     def transition(self, state: State, turn: Turn) -> State:
-        return replace(state, heard=(*state.heard, Heard(index=turn.index, answer=self.answer(turn.text))))
+        """Keeps the answer of the message, not its text."""
+        return replace(state, heard=(*state.heard, HeardAnswer(index=turn.index, answer=self.answer(turn.text))))
 
     def reward(self, state: State) -> Reward:
-        correct = is_right(state, self.counted(state))
+        """1 or 0 for the team; with feedback also a price for each wrong try, and done once the answer is right."""
+        correct = is_right(state, self.counted_answer(state))
         if not self.feedback:
             return Reward(team=float(correct), correct=correct)
         prices = {h.index: 0.0 if h.answer is None or is_right(state, h.answer) else WRONG_TRY for h in state.heard}
@@ -145,13 +156,15 @@ class Arithmetic(Environment[State]):
         return int(answers[0]) if len(answers) == 1 else None
 
     def gold(self, task: Task) -> str:
+        """The last value of the chain."""
         return str(task.data["answer"])
 
-    def counted(self, state: State) -> int | None:
+    def counted_answer(self, state: State) -> int | None:
         """The answer that counts: the last message's, or with feedback the latest there is."""
         answers = [h.answer for h in state.heard if h.answer is not None or not self.feedback]
         return answers[-1] if answers else None
 
 
 def is_right(state: State, answer: int | None) -> bool:
+    """Whether `answer` is the task's; None is not."""
     return bool(answer == state.task.data["answer"])

@@ -12,7 +12,7 @@ Split = Literal["train", "test"]
 State = TypeVar("State")
 
 
-class MadeTasks(Sequence[Task]):
+class GeneratedTasks(Sequence[Task]):
     """Tasks that are made when they are asked for, each from its index."""
 
     @abstractmethod

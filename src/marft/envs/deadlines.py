@@ -13,13 +13,13 @@ from typing import Any
 from marft.escalation import insist
 
 
-class TooLate(BaseException):
+class DeadlineExceeded(BaseException):
     """Raised in the middle of what took too long; no Exception, for the user's code may catch those."""
 
 
 @contextmanager
-def within(seconds: float | None, line: str) -> Iterator[None]:
-    """Raises TooLate in the block once `seconds` have passed. A block that swallows it is ended with the process, and with
+def interrupt_after(seconds: float | None, line: str) -> Iterator[None]:
+    """Raises DeadlineExceeded in the block once `seconds` have passed. A block that swallows it is ended with the process, and with
     `line`. Only the main thread can be interrupted: in any other, and without `seconds`, there is no deadline."""
     before: Any = signal.getsignal(signal.SIGINT)
     if seconds is None or threading.current_thread() is not threading.main_thread() or before is None:
@@ -31,7 +31,7 @@ def within(seconds: float | None, line: str) -> Iterator[None]:
         if done.is_set():
             return
         if time.monotonic() >= end:
-            raise TooLate
+            raise DeadlineExceeded
         if callable(before):  # somebody has pressed Ctrl-C
             before(number, frame)
 

@@ -18,6 +18,8 @@ TOLERATED = 0.01  # the share of rows without prompt or answer that is left out;
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
+    """The task, and the last message."""
+
     task: Task
     said: str | None = None
 
@@ -46,6 +48,7 @@ class Math(Environment[State]):
         self.instruction = instruction
 
     def tasks(self, split: Split) -> Sequence[Task]:
+        """A task for each row that has a prompt and an answer."""
         part = read_split(self.source, split)
         rows = [numbered.row for numbered in part.rows]
         prompts = prompt_column(rows, self.source.prompt, part.origin.known)
@@ -59,28 +62,33 @@ class Math(Environment[State]):
                 continue
             shown = f"{prompt}\n{self.instruction}" if self.instruction else prompt
             tasks.append(Task(id=part.id(numbered.number), prompt=shown, data={"answer": answer}))
-        report(part, without, f"{prompts} or {answers} ({gold})")
+        report_incomplete_rows(part, without, f"{prompts} or {answers} ({gold})")
         return tasks
 
     def reset(self, task: Task) -> State:
+        """Nobody has spoken."""
         return State(task=task)
 
     def transition(self, state: State, turn: Turn) -> State:
+        """Only the last message counts."""
         return State(task=state.task, said=turn.text)
 
     def reward(self, state: State) -> Reward:
+        """Grades the last message against the gold answer."""
         task = state.task
         correct = state.said is not None and grade(state.said, task.data["answer"], task.prompt)
         return Reward(team=float(correct), correct=correct)
 
     def answer(self, text: str) -> str | None:
+        """The final answer in canonical form."""
         return final_answer(text)
 
     def gold(self, task: Task) -> str:
+        """The answer from the data."""
         return str(task.data["answer"])
 
 
-def report(part: SplitRows, without: list[int], what: str) -> None:
+def report_incomplete_rows(part: SplitRows, without: list[int], what: str) -> None:
     """A task without an answer is one that everything or nothing solves: a few are left out aloud, many are an error."""
     if not without:
         return

@@ -9,8 +9,8 @@ from typing import Any
 
 from marft.config import Config, EnvConfig
 from marft.envs import make_env
-from marft.envs.hosting import limits_of
-from marft.envs.listing import tasks_of
+from marft.envs.hosting import deadlines_of
+from marft.envs.task_validation import load_tasks
 from marft.evaluation.settings import eval_settings, with_settings
 from marft.game.lockstep import Lockstep
 from marft.rollouts.runner import EpisodeRunner
@@ -44,9 +44,9 @@ def tasks_there(name: str, env: Mapping[str, Any]) -> Sequence[Task]:
     """The held-out tasks of a benchmark where nobody plays yet."""
     with naming(name):
         config = EnvConfig.model_validate(env)
-        limits = limits_of(config.name, config.deadline, config.tasks_deadline)
+        deadlines = deadlines_of(config.name, config.deadline, config.tasks_deadline)
         made = make_env(config.name, config.settings)
-        return tasks_of(made, "test", deadline=limits.tasks, row_deadline=limits.call)
+        return load_tasks(made, "test", deadline=deadlines.tasks, row_deadline=deadlines.call)
 
 
 def first(tasks: Sequence[Task], count: int) -> list[Task]:

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from marft.engines.scripted import ScriptedEngine
 from marft.evaluation.folder import Played, Record, Slot
-from marft.game.endings import HostileError
+from marft.game.endings import EpisodeFailed
+from marft.game.guarded_env import GuardedEnv
 from marft.game.play import Agent
-from marft.game.world import Guarded
 from marft.rollouts.event_loop import run_async
 from marft.rollouts.runner import EpisodeRunner, Start
 from marft.runs.transcripts import transcript_of
@@ -49,7 +49,7 @@ async def play_and_ask(
 
 async def answers(runner: EpisodeRunner, episodes: Sequence[Episode]) -> list[Hashable | None]:
     """What each episode's last message that the environment heard answers; None where nothing tells."""
-    world = Guarded(runner.host)
+    world = GuardedEnv(runner.host)
 
     async def answer(episode: Episode) -> Hashable | None:
         heard = [turn for turn in episode.turns if not turn.aside and turn.to is None]
@@ -57,7 +57,7 @@ async def answers(runner: EpisodeRunner, episodes: Sequence[Episode]) -> list[Ha
             return None
         try:
             return await world.answer(heard[-1].text)
-        except HostileError:  # it is no vote, and what the episode earned stands
+        except EpisodeFailed:  # it is no vote, and what the episode earned stands
             return None
 
     return list(await asyncio.gather(*map(answer, episodes)))

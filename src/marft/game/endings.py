@@ -7,20 +7,24 @@ for nothing it does can bring an ended game back. They pass through it as a Keyb
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Generator
+from types import TracebackType, coroutine
+from typing import TYPE_CHECKING, Any
 
+from marft.escalation import leave_behind
 from marft.types import FaultKind
 
 if TYPE_CHECKING:
     from marft.game.play import Game
+
+MAX_REFUSED = 16  # refused calls of a game that is over
 
 
 class GameOver(BaseException):
     """The game has ended already, and still the workflow goes on."""
 
 
-class HostileError(GameOver):
+class EpisodeFailed(GameOver):
     """The user's environment or workflow or a model's output failed; carries what to record."""
 
     def __init__(self, line: str, fault: FaultKind, trace: str = "") -> None:
@@ -28,7 +32,7 @@ class HostileError(GameOver):
         self.fault, self.trace = fault, trace
 
 
-class Overflow(GameOver):
+class ContextOverflow(GameOver):
     """What the team has said outgrew what one of its agents can read."""
 
 
@@ -40,7 +44,7 @@ class CutOff(GameOver):
         self.before, self.shown = before, shown
 
 
-class Ending:
+class EndsGameOnError:
     """What escapes from the game's own methods ends it, whatever the workflow makes of it."""
 
     def __init__(self, game: Game) -> None:
@@ -59,3 +63,35 @@ class Ending:
             error, asyncio.CancelledError
         ):  # a workflow may set its agents a time limit
             self.game.over = error
+
+
+@coroutine
+def await_or_abandon(workflow: Awaitable[None], refused: Callable[[], int]) -> Generator[Any, None, None]:
+    """Awaits `workflow`, step by step in this very task, until it is done or was `refused` too often.
+
+    One that swallows whatever ends its game, and goes on for ever, is left behind.
+    """
+    steps: Any = workflow.__await__()
+    thrown: BaseException | None = None
+    while True:
+        try:
+            waited = steps.send(None) if thrown is None else steps.throw(thrown)
+        except StopIteration:
+            return
+        if refused() > MAX_REFUSED:
+            leave_behind(steps)  # it would not let itself be closed either
+            return
+        thrown = None
+        try:
+            yield waited
+        except GeneratorExit:
+            steps.close()
+            raise
+        except BaseException as error:  # what is raised in this task is raised in the workflow
+            thrown = error
+
+
+def is_cancelled() -> bool:
+    """Whether somebody cancelled this task, as opposed to a CancelledError that was raised for no reason."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -12,7 +12,7 @@ def observe(*, prompt: str | None, task: Task, shown: str, turns: Iterable[Turn]
 
     Without a prompt the view is anonymous: no system message, and nobody's name before what was said.
     """
-    user = Message(role="user", content=transcript(task, shown, turns, named=prompt is not None))
+    user = Message(role="user", content=transcript_text(task, shown, turns, named=prompt is not None))
     return (user,) if prompt is None else (Message(role="system", content=prompt), user)
 
 
@@ -24,10 +24,11 @@ def is_visible(turn: Turn, agent: str, sees: Sequence[str] | None) -> bool:
 def central_state(*, task: Task, shown: str, turns: Sequence[Turn], next_agent: str) -> tuple[Message, ...]:
     """s_k, what a shared critic sees: the task, ALL earlier turns whatever D hid, and whose turn it is."""
     prompt = f"Judge how likely the team is to succeed. Next: {next_agent}."
-    user = transcript(task, shown, turns, named=True)
+    user = transcript_text(task, shown, turns, named=True)
     return (Message(role="system", content=prompt), Message(role="user", content=user))
 
 
-def transcript(task: Task, shown: str, turns: Iterable[Turn], *, named: bool) -> str:
+def transcript_text(task: Task, shown: str, turns: Iterable[Turn], *, named: bool) -> str:
+    """The task, what is shown, and the turns; `named`: each with its agent's name before it."""
     said = (f"{turn.agent}: {turn.text}" if named else turn.text for turn in turns)
     return "\n\n".join([task.prompt, *([shown] if shown else []), *said])

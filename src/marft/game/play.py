@@ -13,12 +13,19 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from marft.game.carrying import carried, is_cancelled
-from marft.game.endings import CutOff, Ending, GameOver, HostileError, Overflow
+from marft.game.endings import (
+    ContextOverflow,
+    CutOff,
+    EndsGameOnError,
+    EpisodeFailed,
+    GameOver,
+    await_or_abandon,
+    is_cancelled,
+)
+from marft.game.guarded_env import EnvironmentHost, GuardedEnv
 from marft.game.observation import is_visible, observe
-from marft.game.tools import NO_TOOLS, Call, Tools
+from marft.game.tools import NO_TOOLS, ToolCall, Tools
 from marft.game.workflows import Workflow
-from marft.game.world import Guarded, World
 from marft.quoting import described, escaped, exact, flaw_of, kind_of, quoted, traced
 from marft.types import (
     MAX_TURNS,
@@ -39,11 +46,14 @@ from marft.types import (
 )
 
 
-class Speaks(Protocol):
+class TextEngine(Protocol):
     """What play needs of an engine."""
 
-    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]: ...
-    async def generate(self, request: Request) -> Completion: ...
+    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The token ids of a chat prompt."""
+
+    async def generate(self, request: Request) -> Completion:
+        """One completion; SpeechError where there is none, PromptTooLong where the model cannot read so much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +65,13 @@ class Agent:
     sees: tuple[str, ...] | None
     adapter: str | None
     sampling: Sampling
-    voice: Speaks
+    voice: TextEngine
     tools: Tools = NO_TOOLS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """On which terms agents act: whom they see in place of their profiles, what they are told, who hears them."""
+class ActOptions:
+    """How agents act in one call: whom they see in place of their profiles, what they are told, who hears them."""
 
     sees: Sequence[str] | None
     note: str
@@ -72,7 +82,7 @@ class Game:
     """The handle a workflow holds: who is on the team, what was said, and what can happen next."""
 
     def __init__(
-        self, *, task: Task, team: Mapping[str, Agent], world: Guarded, seed: str, replayed: Sequence[Turn] = (),
+        self, *, task: Task, team: Mapping[str, Agent], env: GuardedEnv, seed: str, replayed: Sequence[Turn] = (),
         base_at: int | None = None,
     ) -> None:  # fmt: skip
         self.task, self.team = task, team
@@ -80,9 +90,9 @@ class Game:
         self.counts: Counter[str] = Counter()
         self.over: BaseException | None = None  # what ended the game, should the workflow have swallowed it
         self.refused = 0  # calls since then
-        self._ending = Ending(self)
+        self._ending = EndsGameOnError(self)
         self._acting = False
-        self._world, self._seed, self._replayed, self._base_at = world, seed, replayed, base_at
+        self._env, self._seed, self._replayed, self._base_at = env, seed, replayed, base_at
 
     async def act(
         self, *names: str, sees: Sequence[str] | None = None, note: str = "", aside: bool = False
@@ -97,46 +107,46 @@ class Game:
             if self._acting:
                 raise MarftError("the workflow calls game.act while another is under way; name both agents in one call")
             names, sees = self._checked_names(names, sees)
-            terms = Terms(sees=sees, note=checked("game.act a note", note), aside=aside)
+            options = ActOptions(sees=sees, note=require_workflow_text("game.act a note", note), aside=aside)
             self._acting = True
             try:
-                return await self._act(names, terms)
+                return await self._act(names, options)
             finally:
                 self._acting = False
 
-    async def _act(self, names: Sequence[str], terms: Terms) -> tuple[Turn, ...]:
+    async def _act(self, names: Sequence[str], options: ActOptions) -> tuple[Turn, ...]:
         ranks = list(self.team)
         acting = sorted(range(len(names)), key=lambda i: ranks.index(names[i]))
         made: dict[int, Turn] = {}
         calls: Counter[int] = Counter()
         while acting:
-            spoken = await self._speak([names[i] for i in acting], terms)
-            using: dict[int, Call] = {}
+            spoken = await self._speak([names[i] for i in acting], options)
+            using: dict[int, ToolCall] = {}
             for i, turn in zip(acting, spoken, strict=True):
                 tools = self.team[names[i]].tools
-                call = tools.called(turn.completion) if calls[i] < tools.most else None
+                call = tools.find_call(turn.completion) if calls[i] < tools.most else None
                 if call is not None:
                     using[i] = call
-                made[i] = addressed(turn, call)
+                made[i] = with_recipient(turn, call)
                 await self._record(made[i])
             await self._use([(names[i], call) for i, call in using.items()])
             acting = list(using)
             calls.update(acting)
         return tuple(made[i] for i in range(len(names)))
 
-    async def _speak(self, names: Sequence[str], terms: Terms) -> list[Turn]:
+    async def _speak(self, names: Sequence[str], options: ActOptions) -> list[Turn]:
         """One message of each."""
         start = len(self.turns)
-        shown = [await self._shown_to(name, terms.note) for name in names]
+        shown = [await self._shown_to(name, options.note) for name in names]
         self._check_room(len(names), before=names[0], shown=shown[0])
         spoken = [*(turn.agent for turn in self.turns), *names]
         moves = [
-            self._move(self.team[name], index=k, nth=spoken[:k].count(name), shown=shown[k - start], terms=terms)
+            self._move(self.team[name], index=k, nth=spoken[:k].count(name), shown=shown[k - start], options=options)
             for k, name in enumerate(names, start)
         ]
         return [await moves[0]] if len(moves) == 1 else list(await asyncio.gather(*moves))
 
-    async def _use(self, calls: Sequence[tuple[str, Call]]) -> None:
+    async def _use(self, calls: Sequence[tuple[str, ToolCall]]) -> None:
         """The tools' answers, each to the agent who called."""
         start = len(self.turns)
         known = self._replayed[start : start + len(calls)]
@@ -152,10 +162,10 @@ class Game:
         async with self._ending:
             if self._acting:
                 raise MarftError("the workflow calls game.say while game.act is under way; await it first")
-            name, text = checked("game.say a name", name), checked("game.say", text)
+            name, text = require_workflow_text("game.say a name", name), require_workflow_text("game.say", text)
             if name in self.team:
                 raise MarftError(f"the workflow lets {name!r} say something; only game.act speaks for the team")
-            shown = await self._world.shown(name)
+            shown = await self._env.shown(name)
             self._check_room(1, before=name, shown=shown)
             turn = self._unspoken(name, text, shown=shown)
             await self._record(turn)
@@ -164,21 +174,21 @@ class Game:
     async def shown(self, agent: str) -> str:
         """What the environment shows `agent` at this moment."""
         async with self._ending:
-            return await self._world.shown(agent)
+            return await self._env.shown(agent)
 
     async def whose_turn(self) -> str | None:
         """Who acts next, in environments that decide it; None: nobody."""
         async with self._ending:
-            name = await self._world.whose_turn()
+            name = await self._env.whose_turn()
             if name is not None and name not in self.team:
                 team = ", ".join(self.team)
-                raise HostileError(f"environment.whose_turn names {quoted(name)}; the team has {team}", "raised")
+                raise EpisodeFailed(f"environment.whose_turn names {quoted(name)}; the team has {team}", "raised")
             return name
 
     async def reward(self) -> Reward:
         """What the present state is worth."""
         async with self._ending:
-            return await self._world.reward()
+            return await self._env.reward()
 
     async def done(self) -> bool:
         """Whether the task is over at this moment: another round would not help."""
@@ -187,7 +197,7 @@ class Game:
     async def answer(self, turn: Turn) -> Hashable | None:
         """What `turn` answers, for counting votes; None where it answers nothing."""
         async with self._ending:
-            return await self._world.answer(turn.text)
+            return await self._env.answer(turn.text)
 
     def count(self, what: str) -> None:
         """One more `what` on the episode's counts."""
@@ -218,13 +228,13 @@ class Game:
             raise CutOff(before, shown)
 
     async def _shown_to(self, name: str, note: str) -> str:
-        parts = (await self._world.shown(name), note, self.team[name].tools.help)
+        parts = (await self._env.shown(name), note, self.team[name].tools.help)
         return "\n\n".join(part for part in parts if part)
 
-    async def _move(self, agent: Agent, *, index: int, nth: int, shown: str, terms: Terms) -> Turn:
+    async def _move(self, agent: Agent, *, index: int, nth: int, shown: str, options: ActOptions) -> Turn:
         if index < len(self._replayed):
-            return check_repeats(self._replayed[index], agent.name)
-        sees = agent.sees if terms.sees is None else terms.sees
+            return check_replay(self._replayed[index], agent.name)
+        sees = agent.sees if options.sees is None else options.sees
         turns = [turn for turn in self.turns if is_visible(turn, agent.name, sees)]
         observation = observe(prompt=agent.prompt, task=self.task, shown=shown, turns=turns)
         adapter = None if index == self._base_at else agent.adapter
@@ -238,13 +248,13 @@ class Game:
             )  # fmt: skip
         except PromptTooLong as error:
             if self._fits_unsaid(agent, shown, turns, error.longest):
-                raise Overflow(f"{agent.name}: {error}") from error
-            raise HostileError(f"{agent.name}: {error}, and it is as long if nobody speaks", "speech") from error
+                raise ContextOverflow(f"{agent.name}: {error}") from error
+            raise EpisodeFailed(f"{agent.name}: {error}, and it is as long if nobody speaks", "speech") from error
         except SpeechError as error:
-            raise HostileError(f"{agent.name}: {error}", "speech") from error
+            raise EpisodeFailed(f"{agent.name}: {error}", "speech") from error
         return Turn(
             agent=agent.name, index=index, nth=nth, shown=shown, observation=observation, prompt_ids=prompt_ids,
-            completion=completion, aside=terms.aside, step="next" if index == len(self.turns) else "same",
+            completion=completion, aside=options.aside, step="next" if index == len(self.turns) else "same",
         )  # fmt: skip
 
     def _fits_unsaid(self, agent: Agent, shown: str, turns: Sequence[Turn], longest: int) -> bool:
@@ -253,18 +263,18 @@ class Game:
         talk = [turn for turn in self.turns if turn.step != "none" or turn.to is not None]
         said = sorted((turn.text for turn in talk), key=len, reverse=True)
         others = [
-            replace(turn, completion=replace(turn.completion, text=without(turn.text, said)))
+            replace(turn, completion=replace(turn.completion, text=without_repeated(turn.text, said)))
             for turn in turns
             if turn not in talk
         ]
-        bare = observe(prompt=agent.prompt, task=self.task, shown=without(shown, said), turns=others)
+        bare = observe(prompt=agent.prompt, task=self.task, shown=without_repeated(shown, said), turns=others)
         return bool(talk) and len(agent.voice.encode(bare)) < longest
 
     def _unspoken(self, name: str, text: str, *, shown: str, to: str | None = None) -> Turn:
         """A turn that no model generated."""
         index = len(self.turns)
         if index < len(self._replayed):
-            check_repeats(self._replayed[index], name)
+            check_replay(self._replayed[index], name)
         return Turn(
             agent=name, index=index, nth=sum(t.agent == name for t in self.turns), shown=shown, observation=(),
             prompt_ids=(), completion=Completion(text=text, token_ids=(), logprobs=(), finish="stop", version=0), to=to,
@@ -273,12 +283,12 @@ class Game:
 
     async def _record(self, turn: Turn) -> None:
         if not turn.aside and turn.to is None:
-            await self._world.hear(turn)
+            await self._env.hear(turn)
         self.turns.append(turn)
 
 
 async def play(
-    *, task: Task, sample: int, team: Mapping[str, Agent], world: World, workflow: Workflow, seed: str,
+    *, task: Task, sample: int, team: Mapping[str, Agent], host: EnvironmentHost, workflow: Workflow, seed: str,
     replayed: Sequence[Turn] = (), base_at: int | None = None, trunk: int | None = None,
 ) -> Episode:  # fmt: skip
     """The whole episode; failures of environment, workflow or model are data on it.
@@ -291,74 +301,73 @@ async def play(
             task=task, sample=sample, turns=(), reward=Reward(team=0.0), ended="failed", fault="raised",
             error=f"the task {task.id!r} {task.flaw}", trunk=trunk,
         )  # fmt: skip
-    guarded = Guarded(world)
-    game = Game(
-        task=task, team=team, world=guarded, seed=f"{seed}/{task.id}/{sample}", replayed=replayed, base_at=base_at
-    )
+    env = GuardedEnv(host)
+    game = Game(task=task, team=team, env=env, seed=f"{seed}/{task.id}/{sample}", replayed=replayed, base_at=base_at)
     reward = Reward(team=0.0)
     over: GameOver | None = None
     try:
-        await guarded.reset(task)
-        over = await carry_out(workflow, game)
-        reward = await guarded.reward(last=True)
-    except HostileError as error:
+        await env.reset(task)
+        over = await run_workflow(workflow, game)
+        reward = await env.reward(last=True)
+    except EpisodeFailed as error:
         over = error
-    if not isinstance(over, HostileError) and len(game.turns) < len(replayed):
-        check_repeats(replayed[len(game.turns)], "nobody")
-    failure = over if isinstance(over, HostileError) else None
+    if not isinstance(over, EpisodeFailed) and len(game.turns) < len(replayed):
+        check_replay(replayed[len(game.turns)], "nobody")
+    failure = over if isinstance(over, EpisodeFailed) else None
     cut = over if isinstance(over, CutOff) else None
     return Episode(
         task=task, sample=sample, turns=tuple(game.turns),
-        reward=reward_of_failure(reward) if isinstance(over, Overflow) else reward, ended=ended(over),
-        error=str(over) if isinstance(over, HostileError | Overflow) else None,
+        reward=overflow_reward(reward) if isinstance(over, ContextOverflow) else reward, ended=how_ended(over),
+        error=str(over) if isinstance(over, EpisodeFailed | ContextOverflow) else None,
         fault=failure.fault if failure else None, trace=failure.trace if failure else "",
         cut_before=cut.before if cut else None, cut_shown=cut.shown if cut else "", counts=dict(game.counts),
         trunk=trunk, forked_at=len(replayed),
     )  # fmt: skip
 
 
-def ended(over: GameOver | None) -> Ended:
+def how_ended(over: GameOver | None) -> Ended:
+    """The episode's `ended` for what ended its game; None: the workflow was done."""
     match over:
-        case HostileError():
+        case EpisodeFailed():
             return "failed"
-        case Overflow():
+        case ContextOverflow():
             return "overflow"
         case CutOff():
             return "cut_off"
     return "terminated"
 
 
-def reward_of_failure(reward: Reward) -> Reward:
+def overflow_reward(reward: Reward) -> Reward:
     """What a team earns that could not go on: nothing for its answer, and what it had lost by then."""
     turns = {index: min(0.0, own) for index, own in reward.turns.items()} if reward.itemised else reward.turns
     correct = None if reward.correct is None else False
     return replace(reward, team=min(0.0, reward.team), turns=turns, correct=correct)
 
 
-async def carry_out(workflow: Workflow, game: Game) -> CutOff | Overflow | None:
+async def run_workflow(workflow: Workflow, game: Game) -> CutOff | ContextOverflow | None:
     """The workflow until it is done or the game is over; gives what ended it but is no failure of others."""
     try:
-        await carried(workflow(game), lambda: game.refused)
+        await await_or_abandon(workflow(game), lambda: game.refused)
     except (MarftError, Stopped):
         raise
     except BaseException as error:  # the user's code: anything may come, SystemExit too
         if isinstance(error, asyncio.CancelledError) and is_cancelled():
             raise
         if game.over is None:
-            raise HostileError(f"the workflow raised {described(error)}", "workflow", traced()) from error
-    if game.over is None or isinstance(game.over, CutOff | Overflow):
+            raise EpisodeFailed(f"the workflow raised {described(error)}", "workflow", traced()) from error
+    if game.over is None or isinstance(game.over, CutOff | ContextOverflow):
         return game.over
     raise game.over
 
 
-def without(text: str, said: Iterable[str]) -> str:
+def without_repeated(text: str, said: Iterable[str]) -> str:
     """A text less what it repeats, each saying once."""
     for each in said:
         text = text.replace(each, "", 1) if each else text
     return text
 
 
-def addressed(turn: Turn, call: Call | None) -> Turn:
+def with_recipient(turn: Turn, call: ToolCall | None) -> Turn:
     """A turn that calls a tool is for its agent alone, any other for all; one that is played again is the very same."""
     if call is None:
         made = replace(turn, to=None)
@@ -367,16 +376,16 @@ def addressed(turn: Turn, call: Call | None) -> Turn:
     return turn if made == turn else made
 
 
-def checked(what: str, text: object) -> str:
+def require_workflow_text(what: str, text: object) -> str:
     """A text of the workflow's; one that no agent could be shown is the episode's failure."""
     if not isinstance(text, str):
         raise MarftError(f"the workflow gives {what} {kind_of(text)}, not str")
     if (flaw := flaw_of(found := exact(text))) is not None:
-        raise HostileError(f"the workflow gives {what} a text that {flaw}", "workflow")
+        raise EpisodeFailed(f"the workflow gives {what} a text that {flaw}", "workflow")
     return found
 
 
-def check_repeats(recorded: Turn, now: str) -> Turn:
+def check_replay(recorded: Turn, now: str) -> Turn:
     """The recorded turn, which must be `now`'s again."""
     if recorded.agent != now:
         raise MarftError(

@@ -13,7 +13,7 @@ from marft.types import Completion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
+class AgentTool:
     """What an agent may call: one line that tells it how, and what happens then."""
 
     help: str
@@ -21,7 +21,9 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class ToolCall:
+    """A message that calls a tool, and what it asks it."""
+
     tool: str
     asked: str
     text: str  # the whole message, with the tag closed
@@ -31,29 +33,33 @@ class Call:
 class Tools:
     """One agent's tools by name, and how often it may call them before its turn has to end."""
 
-    by_name: Mapping[str, Tool] = field(default_factory=dict)
+    by_name: Mapping[str, AgentTool] = field(default_factory=dict)
     most: int = 0
 
     @property
     def help(self) -> str:
+        """A line for each tool, for the agent's prompt."""
         return "\n".join(tool.help for tool in self.by_name.values())
 
     @property
     def stops(self) -> tuple[str, ...]:
-        return tuple(closing(name) for name in self.by_name)
+        """The closing tags, at which generation stops."""
+        return tuple(closing_tag(name) for name in self.by_name)
 
-    def called(self, said: Completion) -> Call | None:
+    def find_call(self, said: Completion) -> ToolCall | None:
         """The call that a message ends in: one that its closing tag has ended."""
-        name = next((name for name in self.by_name if said.stop == closing(name)), None)
+        name = next((name for name in self.by_name if said.stop == closing_tag(name)), None)
         text = said.text.removesuffix(said.stop or "")  # of a turn that is played again
         _, opened, asked = text.rpartition(f"<{name}>")
-        return Call(tool=name, asked=asked, text=text + closing(name)) if name is not None and opened else None
+        return ToolCall(tool=name, asked=asked, text=text + closing_tag(name)) if name is not None and opened else None
 
-    async def use(self, call: Call) -> str:
+    async def use(self, call: ToolCall) -> str:
+        """The tool's answer to a call."""
         return await self.by_name[call.tool].use(call.asked)
 
 
-def closing(name: str) -> str:
+def closing_tag(name: str) -> str:
+    """`</calculator>`."""
     return f"</{name}>"
 
 

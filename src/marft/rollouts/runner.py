@@ -40,7 +40,7 @@ class EpisodeRunner:
 
     async def _episode(self, start: Start, seed: str) -> Episode:
         episode = await play(
-            task=start.task, sample=start.sample, team=self.team, world=self.host, workflow=self.workflow,
+            task=start.task, sample=start.sample, team=self.team, host=self.host, workflow=self.workflow,
             seed=seed, replayed=start.replayed, base_at=start.base_at, trunk=start.trunk,
         )  # fmt: skip
         self.status.advance()

@@ -17,12 +17,11 @@ from marft.engines.local import LocalEngine
 from marft.engines.scripted import ScriptedEngine, find_script
 from marft.envs.base import Split
 from marft.envs.hosting import Host, open_env
-from marft.envs.tools import Tool as CallableTool
-from marft.envs.tools import make_tool
+from marft.envs.tools import Tool, make_tool
 from marft.files import is_folder
 from marft.game.lockstep import Lockstep
-from marft.game.play import Agent, Speaks, seed_of
-from marft.game.tools import Tool, Tools
+from marft.game.play import Agent, TextEngine, seed_of
+from marft.game.tools import AgentTool, Tools
 from marft.game.workflows import find_workflow
 from marft.learners.local import LearnerSettings, LocalLearner
 from marft.models.loading import load
@@ -44,7 +43,7 @@ UNLIMITED = 1 << 30
 MOST_CALLS = 4  # of tools in one turn, unless the config says how many
 
 
-class Engine(Speaks, Protocol):
+class Engine(TextEngine, Protocol):
     """What a run needs of an engine on a base of ours."""
 
     version: int  # of the policy, which completions carry
@@ -246,7 +245,7 @@ def critic_of(config: Config, agent: str) -> str | None:
 
 
 # --- agents ----------------------------------------------------------------------------------------------------------
-def seat_agent(config: Config, name: str, engines: Mapping[str, Speaks], lockstep: Lockstep) -> Agent:
+def seat_agent(config: Config, name: str, engines: Mapping[str, TextEngine], lockstep: Lockstep) -> Agent:
     agent = config.team.agents[name]
     tools = offer_tools(agent, lockstep)
     sampling = (
@@ -266,14 +265,14 @@ def seat_agent(config: Config, name: str, engines: Mapping[str, Speaks], lockste
 def offer_tools(agent: AgentConfig, lockstep: Lockstep) -> Tools:
     """The agent's tools, each used in a thread, so that several agents' calls run at once."""
 
-    def offer(tool: CallableTool) -> Tool:
-        return Tool(help=tool.help, use=lambda text: lockstep.reply(asyncio.to_thread(tool.use, text)))
+    def offer(tool: Tool) -> AgentTool:
+        return AgentTool(help=tool.help, use=lambda text: lockstep.reply(asyncio.to_thread(tool.use, text)))
 
     made = [make_tool(name) for name in agent.tools]
     return Tools(by_name={tool.name: offer(tool) for tool in made}, most=agent.calls or MOST_CALLS)
 
 
-def voice_of(agent: AgentConfig, engines: Mapping[str, Speaks], model: str) -> Speaks:
+def voice_of(agent: AgentConfig, engines: Mapping[str, TextEngine], model: str) -> TextEngine:
     if agent.script is not None:
         return ScriptedEngine(find_script(agent.script), ids=False)
     if remote := agent.remote:

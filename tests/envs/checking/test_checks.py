@@ -9,13 +9,13 @@ import faulty
 import pytest
 
 from marft.envs.checking import Finding
-from marft.envs.checking.child import CHECKS, examine
+from marft.envs.checking.check_process import CHECKS, run_all_checks
 
 
 def findings(name: str, **settings: Any) -> list[Finding]:
     """What the checks find, in this very process: none of these environments hangs."""
     events: list[Any] = []
-    examine(name, settings, [], events.append)
+    run_all_checks(name, settings, [], events.append)
     return [Finding(**event["finding"]) for event in events if "finding" in event]
 
 

@@ -128,16 +128,16 @@ def test_whether_the_hub_can_be_reached(monkeypatch: pytest.MonkeyPatch, small_h
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "ENDPOINT", small_hub)
-    assert hub.reachable()
+    assert hub.is_hub_reachable()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         monkeypatch.setattr(hub, "ANSWERS_WITHIN", 0.1)
-        assert not hub.reachable()
+        assert not hub.is_hub_reachable()
         monkeypatch.setattr(constants, "ENDPOINT", "no url")
-        assert not hub.reachable()
+        assert not hub.is_hub_reachable()
     monkeypatch.setattr(constants, "ENDPOINT", small_hub)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert not hub.reachable()
+    assert not hub.is_hub_reachable()
 
 
 def test_the_library_does_not_ask_again_where_the_hub_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def test_the_library_does_not_ask_again_where_the_hub_is_away(monkeypatch: pytes
         (False, "the hub cannot be reached"),
         (True, "the hub did not give a/b test: ConnectionError;"),
     ):
-        monkeypatch.setattr(hub, "reachable", lambda there=there: there)
+        monkeypatch.setattr(hub, "is_hub_reachable", lambda there=there: there)
         with pytest.raises(MarftError, match=said):
             hub.load_parts("a/b", [HubPart(split="test")])
         assert datasets.config.HF_HUB_OFFLINE is False
@@ -165,7 +165,7 @@ def test_the_library_does_not_ask_again_where_the_hub_is_away(monkeypatch: pytes
 def test_a_split_without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
-    monkeypatch.setattr(hub, "reachable", lambda: True)
+    monkeypatch.setattr(hub, "is_hub_reachable", lambda: True)
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.Dataset.from_list([]))
     with pytest.raises(MarftError, match=r"a/b c test\[:0\] has no rows; choose another split"):
         hub.load_parts("a/b", [HubPart(config="c", split="test[:0]")])

@@ -11,7 +11,7 @@ import pytest
 from marft.envs.base import Split
 from marft.envs.data import DataSource, read_rows, read_split
 from marft.envs.data.known import HubPart
-from marft.envs.data.source import HUB_NAME, SPLIT_NAME, find_origins, split_in, stem
+from marft.envs.data.source import HUB_NAME, SPLIT_NAME, file_stem, find_origins, split_in_name
 from marft.types import MarftError
 
 SPLITS: tuple[Split, Split] = ("train", "test")
@@ -253,6 +253,6 @@ def test_names() -> None:
         bool(SPLIT_NAME.fullmatch(name)) for name in ("train", "train[:5]", "a+b[1:]", "c:train", "a.jsonl", "a/b", "")
     ] == [*(True, True, True, True, False, False, False)]
     assert [
-        split_in(Path(name)) for name in ("train.csv", "a_test.jsonl.gz", "contest.csv", "test_a.csv", "dev.json")
+        split_in_name(Path(name)) for name in ("train.csv", "a_test.jsonl.gz", "contest.csv", "test_a.csv", "dev.json")
     ] == [*("train", "test", None, None, "dev")]
-    assert [stem(Path(name)) for name in ("x/a.b.jsonl.gz", "a.parquet", "folder.v2")] == ["a.b", "a", "folder.v2"]
+    assert [file_stem(Path(name)) for name in ("x/a.b.jsonl.gz", "a.parquet", "folder.v2")] == ["a.b", "a", "folder.v2"]

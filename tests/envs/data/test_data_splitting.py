@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marft.envs.data.known import IdRanges
-from marft.envs.data.splitting import place, split_by_id, split_by_prompt
+from marft.envs.data.splitting import hash_fraction, split_by_id, split_by_prompt
 from marft.types import MarftError
 
 PROMPTS = st.lists(st.text(alphabet="abc ", max_size=4), min_size=2, max_size=30)
@@ -15,14 +15,14 @@ PROMPTS = st.lists(st.text(alphabet="abc ", max_size=4), min_size=2, max_size=30
 
 @given(PROMPTS, st.floats(0.01, 0.99))
 def test_every_row_is_on_one_side_and_no_side_is_empty(prompts: list[str], held_out: float) -> None:
-    if len({place(prompt) for prompt in prompts}) < 2:
+    if len({hash_fraction(prompt) for prompt in prompts}) < 2:
         with pytest.raises(MarftError, match="only one prompt"):
             split_by_prompt(prompts, "train", held_out)
         return
     train, test = (split_by_prompt(prompts, split, held_out) for split in ("train", "test"))
     assert min(len(train), len(test)) > 0
     assert sorted([*train, *test]) == list(range(len(prompts)))
-    assert not {place(prompts[i]) for i in train} & {place(prompts[i]) for i in test}
+    assert not {hash_fraction(prompts[i]) for i in train} & {hash_fraction(prompts[i]) for i in test}
 
 
 def test_the_share_is_kept() -> None:
@@ -37,8 +37,8 @@ def test_more_rows_move_none() -> None:
 
 
 def test_the_place_of_a_prompt_is_fixed() -> None:
-    assert place("What is 2 + 2?") == place(" what is 2+2") == pytest.approx(0.9216352, abs=1e-6)
-    assert place("\ud800") != place("x")  # half a character is a text too
+    assert hash_fraction("What is 2 + 2?") == hash_fraction(" what is 2+2") == pytest.approx(0.9216352, abs=1e-6)
+    assert hash_fraction("\ud800") != hash_fraction("x")  # half a character is a text too
 
 
 def test_by_the_publishers_numbers() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marft.envs.data import overlap, repeated
-from marft.envs.data.overlap import normalised, tokens
+from marft.envs.data.overlap import normalise_prompt, prompt_tokens
 from marft.types import Task
 
 
@@ -19,26 +19,30 @@ def words(start: int, count: int) -> str:
 
 
 def test_what_does_not_count() -> None:
-    assert normalised("  What is\n$X^{2}$, (really)?") == normalised("what is x^2 REALLY") == "what is x ^ 2 really"
-    assert normalised("ﬁve\u00a0ＡＢ") == "five ab"
-    assert normalised(r"\frac{1}{2}") == "frac 1 2"
+    assert (
+        normalise_prompt("  What is\n$X^{2}$, (really)?")
+        == normalise_prompt("what is x^2 REALLY")
+        == "what is x ^ 2 really"
+    )
+    assert normalise_prompt("ﬁve\u00a0ＡＢ") == "five ab"
+    assert normalise_prompt(r"\frac{1}{2}") == "frac 1 2"
 
 
 def test_what_counts() -> None:
     prompts = ["3 + 5", "3 - 5", "35", "3 5", "3 * 5", "3 = 5", "3 < 5", "3 > 5", "3 / 5", "3^5"]
-    assert len({normalised(prompt) for prompt in prompts}) == len(prompts)
+    assert len({normalise_prompt(prompt) for prompt in prompts}) == len(prompts)
 
 
 def test_a_prompt_of_signs_alone_is_itself() -> None:
-    assert normalised(" ?! ") == "?!"
-    assert normalised("...") != normalised("?!")
+    assert normalise_prompt(" ?! ") == "?!"
+    assert normalise_prompt("...") != normalise_prompt("?!")
 
 
 @given(st.text())
 def test_normalising_twice_changes_nothing(prompt: str) -> None:
-    assert tokens(normalised(prompt)) == tokens(prompt)
-    assert normalised(normalised(prompt)) == normalised(prompt)
-    assert normalised(f"a {prompt}") == normalised(f" (A) {prompt} .")
+    assert prompt_tokens(normalise_prompt(prompt)) == prompt_tokens(prompt)
+    assert normalise_prompt(normalise_prompt(prompt)) == normalise_prompt(prompt)
+    assert normalise_prompt(f"a {prompt}") == normalise_prompt(f" (A) {prompt} .")
 
 
 def test_equal_prompts() -> None:
@@ -81,5 +85,7 @@ def test_a_phrase_of_the_whole_set_makes_no_duplicates() -> None:
 )
 def test_equality_is_found_whatever_the_order(left: list[str], right: list[str]) -> None:
     found = overlap(tasks("train", *left), tasks("test", *right))
-    expected = [i for i, prompt in enumerate(right) if normalised(prompt) in {normalised(other) for other in left}]
+    expected = [
+        i for i, prompt in enumerate(right) if normalise_prompt(prompt) in {normalise_prompt(other) for other in left}
+    ]
     assert [pair[1] for pair in found] == [f"test/{i}" for i in expected]

@@ -10,7 +10,7 @@ import pytest
 from marft.envs.data import DataSource, overlap, read_rows, repeated
 from marft.envs.data.columns import answer_column, gold_of
 from marft.envs.data.known import KNOWN
-from marft.envs.data.overlap import normalised
+from marft.envs.data.overlap import normalise_prompt
 from marft.envs.math import Math
 from marft.types import Task
 
@@ -23,7 +23,7 @@ def math_env(data: str, train: str, test: str | None = None) -> Math:
 
 
 def exact(pairs: list[tuple[str, str]], *tasks: Task) -> list[tuple[str, str]]:
-    prompts = {task.id: normalised(task.prompt) for task in tasks}
+    prompts = {task.id: normalise_prompt(task.prompt) for task in tasks}
     return [pair for pair in pairs if prompts[pair[0]] == prompts[pair[1]]]
 
 

@@ -22,11 +22,11 @@ import hosted
 import pytest
 
 from marft.envs.hosting import InProcess, Pool, open_env
-from marft.envs.hosting.forked import Nursery
-from marft.envs.hosting.sealing import Sealed
-from marft.envs.hosting.spawned import Spawner
+from marft.envs.hosting.forked_workers import ForkServer
+from marft.envs.hosting.messages import PickledObject
+from marft.envs.hosting.spawned_workers import Spawner
 from marft.game.lockstep import Lockstep
-from marft.game.vetting import Fault
+from marft.game.validation import EnvironmentFault
 from marft.types import Completion, MarftError, Reward, Task, Turn
 
 TASK = Task(id="t", prompt="?")
@@ -38,8 +38,8 @@ def turn(text: str) -> Turn:
     return Turn(agent="a", index=0, nth=0, shown="", observation=(), prompt_ids=(), completion=said)
 
 
-def unsealed(given: Any) -> Any:
-    """As a worker would find it: states come to this process sealed."""
+def unpickled(given: Any) -> Any:
+    """As a worker would find it: states come to this process pickled."""
     return pickle.loads(pickle.dumps(given))
 
 
@@ -85,7 +85,7 @@ def processes(*, of: int) -> list[int]:
 
 def workers(pool: Pool) -> list[int]:
     """The processes that answer, by their process ids."""
-    if isinstance(pool._workers, Nursery):
+    if isinstance(pool._workers, ForkServer):
         return processes(of=pool._workers.process.pid)
     assert isinstance(pool._workers, Spawner)
     return [worker.process.pid for worker in pool._workers.workers if alive(worker.process.pid)]
@@ -118,7 +118,7 @@ def test_an_episode_is_the_same_as_in_this_process(opened: Open) -> None:
             await host.ask("whose_turn", first),
         ]  # fmt: skip
 
-    found = unsealed(asyncio.run(story(opened())))
+    found = unpickled(asyncio.run(story(opened())))
     assert found == asyncio.run(story(InProcess(hosted.Obeys(size=3))))
     assert found == [(), ("one",), ("one", "two"), "a sees 1", Reward(team=1.0, correct=True), "x", None]
 
@@ -134,8 +134,8 @@ def test_a_system_that_does_not_fork_safely_gets_plain_processes(lacking: str, m
             monkeypatch.setattr(sys, "platform", "darwin")
     with open_env("hosted:Obeys", {}, deadline=20, workers=2, lockstep=Lockstep()) as pool:
         assert isinstance(pool, Pool)
-        assert isinstance(pool._workers, Nursery if lacking == "nothing" else Spawner)
-        assert unsealed(asyncio.run(pool.ask("transition", (), turn("fine")))) == ("fine",)
+        assert isinstance(pool._workers, ForkServer if lacking == "nothing" else Spawner)
+        assert unpickled(asyncio.run(pool.ask("transition", (), turn("fine")))) == ("fine",)
 
 
 def test_tasks_are_read_once_and_here(opened: Open) -> None:
@@ -147,7 +147,7 @@ def test_tasks_are_read_once_and_here(opened: Open) -> None:
 def test_workers_outlive_an_event_loop_and_are_used_again(opened: Open) -> None:
     pool = opened(workers=1)
     for _ in range(3):
-        assert unsealed(asyncio.run(pool.ask("reset", TASK))) == ()
+        assert unpickled(asyncio.run(pool.ask("reset", TASK))) == ()
     assert len(workers(pool)) == 1
 
 
@@ -155,11 +155,11 @@ def test_workers_outlive_an_event_loop_and_are_used_again(opened: Open) -> None:
 def test_what_hangs_is_cut_at_its_deadline_with_all_that_it_started(mark: bytes, opened: Open, mischief: str) -> None:
     pool = opened(deadline=0.5)
     started = processes(of=os.getpid())
-    with pytest.raises(Fault) as caught:
+    with pytest.raises(EnvironmentFault) as caught:
         asyncio.run(pool.ask("transition", (), turn(mischief)))
     assert (caught.value.kind, caught.value.line) == ("late", "took more than 0.5 s (env.deadline)")
     assert gone([pid for pid in processes(of=1) if mark in command(pid)])
-    assert unsealed(asyncio.run(pool.ask("transition", (), turn("fine")))) == ("fine",)
+    assert unpickled(asyncio.run(pool.ask("transition", (), turn("fine")))) == ("fine",)
     assert len(processes(of=os.getpid())) <= len(started) + 1
 
 
@@ -218,7 +218,7 @@ def test_what_has_left_its_session_does_not_outlive_a_parent_that_is_killed(
     assert gone(left)
 
 
-def test_a_nursery_does_not_outlive_a_parent_that_is_killed_while_it_builds(mark: bytes, tmp_path: Path) -> None:
+def test_a_fork_server_does_not_outlive_a_parent_that_is_killed_while_it_builds(mark: bytes, tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(
         f"import os, sys\nsys.path.insert(0, {str(Path(hosted.__file__).parent)!r})\n"
@@ -236,16 +236,16 @@ def test_a_nursery_does_not_outlive_a_parent_that_is_killed_while_it_builds(mark
 
 @pytest.mark.parametrize("state", ["SleepsInAPickle", "RaisesInAPickle"])
 def test_this_process_unpickles_nothing_of_an_environments(opened: Open, state: str) -> None:
-    """The state comes sealed at once, and goes back to a worker, which has a deadline."""
+    """The state comes pickled at once, and goes back to a worker, which has a deadline."""
     pool = opened(deadline=1.0, workers=1)
-    sealed = asyncio.run(pool.ask("transition", (), turn(state)))
-    assert isinstance(sealed, Sealed)
-    with pytest.raises(Fault) as caught:
-        asyncio.run(pool.ask("reward", sealed))
+    pickled = asyncio.run(pool.ask("transition", (), turn(state)))
+    assert isinstance(pickled, PickledObject)
+    with pytest.raises(EnvironmentFault) as caught:
+        asyncio.run(pool.ask("reward", pickled))
     assert caught.value.line == (
         "took more than 1 s (env.deadline)" if state == "SleepsInAPickle" else "raised SystemExit: not me"
     )
-    assert unsealed(asyncio.run(pool.ask("reset", TASK))) == ()
+    assert unpickled(asyncio.run(pool.ask("reset", TASK))) == ()
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_this_process_unpickles_nothing_of_an_environments(opened: Open, state: 
     ],
 )
 def test_a_state_that_does_not_pickle_is_a_fault(opened: Open, state: str, line: str) -> None:
-    with pytest.raises(Fault) as caught:
+    with pytest.raises(EnvironmentFault) as caught:
         asyncio.run(opened(deadline=1.0).ask("transition", (), turn(state)))
     assert caught.value.line == line
 
@@ -275,7 +275,7 @@ def test_answers_of_a_class_of_their_own_can_be_counted(opened: Open) -> None:
 
 def test_a_task_that_cannot_be_pickled_is_a_fault(opened: Open) -> None:
     for data in ({"x": hosted.NotPickling()}, {"x": lambda: None}):
-        with pytest.raises(Fault, match="was given what cannot be pickled"):
+        with pytest.raises(EnvironmentFault, match="was given what cannot be pickled"):
             asyncio.run(opened().ask("reset", Task(id="t", prompt="?", data=data)))
 
 
@@ -298,12 +298,12 @@ def command(pid: int) -> bytes:
 )
 def test_what_goes_wrong_is_a_fault_and_the_next_question_is_answered(opened: Open, mischief: str, line: str) -> None:
     pool = opened(workers=1)
-    with pytest.raises(Fault) as caught:
+    with pytest.raises(EnvironmentFault) as caught:
         asyncio.run(pool.ask("transition", (), turn(mischief)))
     assert caught.value.kind == "raised"
     assert caught.value.line.startswith(line)
     assert ("hosted.py" in caught.value.trace) == (mischief in ("fail", "leave"))
-    assert unsealed(asyncio.run(pool.ask("transition", (), turn("fine")))) == ("fine",)
+    assert unpickled(asyncio.run(pool.ask("transition", (), turn("fine")))) == ("fine",)
 
 
 def test_questions_run_at_once_but_no_more_than_there_are_workers(opened: Open) -> None:
@@ -312,7 +312,7 @@ def test_questions_run_at_once_but_no_more_than_there_are_workers(opened: Open) 
     async def many() -> list[tuple[str, ...]]:
         return await asyncio.gather(*(pool.ask("transition", (), turn(str(i))) for i in range(40)))
 
-    assert unsealed(asyncio.run(many())) == [(str(i),) for i in range(40)]
+    assert unpickled(asyncio.run(many())) == [(str(i),) for i in range(40)]
     assert 1 <= len(workers(pool)) <= 3
 
 
@@ -335,7 +335,7 @@ def test_an_interrupted_play_leaves_no_worker_behind(opened: Open) -> None:
     with pytest.raises(TimeoutError):
         asyncio.run(hasty())
     assert gone(workers(pool))
-    assert unsealed(asyncio.run(pool.ask("reset", TASK))) == ()
+    assert unpickled(asyncio.run(pool.ask("reset", TASK))) == ()
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ def test_workers_die_with_a_parent_that_is_killed(tmp_path: Path, missing: str, 
 def test_a_worker_whose_asker_has_gone_ends_in_silence() -> None:
     """A parent that is killed leaves answers unread, and its socket is reset."""
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", "marft.envs.hosting.nursery", str(theirs.fileno())]
+    command = [sys.executable, "-m", "marft.envs.hosting.fork_server", str(theirs.fileno())]
     with subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE) as process, ours:
         theirs.close()
         control = Connection(os.dup(ours.fileno()))
@@ -397,10 +397,10 @@ def test_what_cannot_be_built_there_is_one_line(way: str) -> None:
 def test_what_cannot_travel_is_a_fault(opened: Open) -> None:
     pool = opened(workers=1)
     for state in (lambda: None, hosted.Twice("a", "b")):  # neither comes out of a pickle as it went in
-        with pytest.raises(Fault, match="raised") as caught:
+        with pytest.raises(EnvironmentFault, match="raised") as caught:
             asyncio.run(pool.ask("reward", state))
         assert caught.value.kind == "raised"
-        assert unsealed(asyncio.run(pool.ask("reset", TASK))) == ()
+        assert unpickled(asyncio.run(pool.ask("reset", TASK))) == ()
 
 
 def test_one_who_gives_up_when_its_turn_has_come_passes_the_place_on(opened: Open) -> None:
@@ -414,7 +414,7 @@ def test_one_who_gives_up_when_its_turn_has_come_passes_the_place_on(opened: Ope
         await first
         return await asyncio.wait_for(third, 10)
 
-    assert unsealed(asyncio.run(story())) == ()
+    assert unpickled(asyncio.run(story())) == ()
 
 
 def test_an_answer_that_came_while_this_process_was_busy_is_not_late(opened: Open) -> None:
@@ -428,13 +428,13 @@ def test_an_answer_that_came_while_this_process_was_busy_is_not_late(opened: Ope
         time.sleep(1.0)  # a long step of the engine
         return await question
 
-    assert unsealed(asyncio.run(story())) == ()
+    assert unpickled(asyncio.run(story())) == ()
 
 
 @pytest.mark.parametrize("way", ["forked"], indirect=True)
-def test_a_nursery_that_was_killed_is_one_line(opened: Open) -> None:
+def test_a_fork_server_that_was_killed_is_one_line(opened: Open) -> None:
     pool = opened(workers=1)
-    assert isinstance(pool._workers, Nursery)
+    assert isinstance(pool._workers, ForkServer)
     pool._workers.process.kill()
     pool._workers.process.wait()
     with pytest.raises(MarftError, match="has ended, perhaps for want of memory"):
@@ -446,7 +446,7 @@ def test_a_file_in_the_working_directory_shadows_nothing(
 ) -> None:
     (tmp_path / "socket.py").write_text("raise RuntimeError('shadowed')")
     monkeypatch.chdir(tmp_path)
-    assert unsealed(asyncio.run(opened().ask("reset", TASK))) == ()
+    assert unpickled(asyncio.run(opened().ask("reset", TASK))) == ()
 
 
 def test_a_deadline_that_would_cut_what_is_right_is_refused() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from marft.envs.sandbox import Limits
-from marft.envs.sandbox.cgroup import SETTING, Group, Parent, own_groups, parent_group
+from marft.envs.sandbox.cgroup import SETTING, ParentGroup, RunGroup, own_groups, parent_group
 from marft.envs.sandbox.limits import MIB
 from marft.types import MarftError
 
@@ -65,56 +65,56 @@ class Files:
             (path / name.replace("__", ".")).write_text(content)
 
 
-def files_of(group: Group) -> list[str]:
+def files_of(group: RunGroup) -> list[str]:
     return [name for name in os.listdir(group.path) if name != "memory.events"]
 
 
 def test_version_2_has_its_own_names(tmp_path: Path) -> None:
     files = dict.fromkeys(("memory__max", "memory__swap__max", "pids__max", "cgroup__procs"), "")
     Files(tmp_path / "a", **files, memory__events="low 0\nmax 7\noom 1\noom_kill 0\noom_group_kill 0\n")
-    group = Group(tmp_path / "a")
+    group = RunGroup(tmp_path / "a")
     group.limit(Limits(memory=64 * MIB))
     group.add(17)
     wrote = {name: (group.path / name).read_text().rstrip() for name in files_of(group)}
     assert wrote == {"memory.max": f"{64 * MIB}", "memory.swap.max": "0", "pids.max": "16", "cgroup.procs": "17"}
-    assert not group.overrun()
+    assert not group.exceeded_memory()
     (group.path / "memory.events").write_text("low 0\nmax 7\noom 1\noom_kill 1\noom_group_kill 0\n")
-    assert group.overrun()
+    assert group.exceeded_memory()
 
 
 @pytest.fixture
-def parent(monkeypatch: pytest.MonkeyPatch) -> Parent:
+def parent(monkeypatch: pytest.MonkeyPatch) -> ParentGroup:
     found = parent_group()
     if found is None:
         pytest.skip("no control group can be made here")
     return found
 
 
-def test_a_group_counts_and_kills_and_goes(parent: Parent) -> None:
+def test_a_group_counts_and_kills_and_goes(parent: ParentGroup) -> None:
     group = parent.child(Limits(memory=32 * MIB))
     code = "input()\nkept = b'x' * (256 << 20)\nprint('all of it')"
     process = subprocess.Popen(["python3", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     group.add(process.pid)
-    assert not group.overrun()
+    assert not group.exceeded_memory()
     said, _ = process.communicate(b"\n")
     assert (said, process.returncode) == (b"", -9)
-    assert group.overrun()
+    assert group.exceeded_memory()
     group.close()
     assert not group.path.exists()
 
 
-def test_groups_of_the_dead_are_swept(parent: Parent) -> None:
+def test_groups_of_the_dead_are_swept(parent: ParentGroup) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
     left, held = (parent.path / f"marft-sandbox-{pid}-0" for pid in (gone.pid, os.getpid()))
     left.mkdir()
     held.mkdir()
-    parent.sweep()
+    parent.remove_orphans()
     assert (left.exists(), held.exists()) == (False, True)
     held.rmdir()
 
 
-def test_a_process_that_is_gone_is_no_error(parent: Parent) -> None:
+def test_a_process_that_is_gone_is_no_error(parent: ParentGroup) -> None:
     group = parent.child(Limits())
     gone = subprocess.Popen(["true"])
     gone.wait()

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marft.envs.sandbox import Limits, SandboxBroken, launch, machine, require_sandbox, run
-from marft.envs.sandbox.command import INSIDE, command
+from marft.envs.sandbox.command import BOOTSTRAP, bwrap_command
 from marft.envs.sandbox.limits import MIB
-from marft.envs.sandbox.running import how
+from marft.envs.sandbox.program import how_ended
 from marft.envs.sandbox.seccomp import MACHINES, seccomp_filter
 from marft.types import MarftError
 
@@ -54,7 +54,7 @@ def test_limits_are_more_than_nothing(field: str, value: float) -> None:
     ],
 )
 def test_how_it_ended(code: int, stderr: bytes, ended: str) -> None:
-    assert how(code, stderr) == ended
+    assert how_ended(code, stderr) == ended
 
 
 def test_only_that_we_killed_it_is_our_own_word() -> None:
@@ -249,13 +249,13 @@ def test_a_sandbox_that_breaks_later_is_not_the_programs_fault(folder: Path) -> 
 
 def test_root_becomes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert machine.identity() == {"user": 65534, "group": 65534, "extra_groups": []}
+    assert machine.unprivileged_user() == {"user": 65534, "group": 65534, "extra_groups": []}
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert machine.identity() == {}
+    assert machine.unprivileged_user() == {}
 
 
 def test_what_bubblewrap_is_told() -> None:
-    line = command(
+    line = bwrap_command(
         require_sandbox(), Limits(), files={"main.py": 9}, arguments=["a"], report=8, gate=5, info=6, seccomp=7
     )
     for option in (
@@ -269,7 +269,7 @@ def test_what_bubblewrap_is_told() -> None:
         assert option in line
     assert line[line.index("--cap-drop") + 1] == "ALL"
     assert line[line.index("--seccomp") + 1] == "7"
-    assert line[line.index(INSIDE) + 1 :][:2] == ["8", "5"]
+    assert line[line.index(BOOTSTRAP) + 1 :][:2] == ["8", "5"]
     assert "--bind" not in line
     assert line[-1] == "a"
 

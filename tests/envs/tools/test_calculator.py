@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marft.envs.tools import NAMES, SHOWN, calculator, make_tool
-from marft.envs.tools.calculator import Calculator, work_out
+from marft.envs.tools.calculator import Calculator, evaluate
 from marft.types import MarftError
 
 
@@ -156,7 +156,7 @@ def test_it_agrees_with_fractions(text: str) -> None:
     except ZeroDivisionError:
         assert Calculator().use(text) == "error: division by zero"
         return
-    assert work_out(text) == expected
+    assert evaluate(text) == expected
     shown = Calculator().use(text)
     assert Fraction(shown) == pytest.approx(expected, rel=1e-14)
     if expected.denominator == 1:

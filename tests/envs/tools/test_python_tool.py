@@ -8,10 +8,10 @@ import pytest
 
 from marft.envs.sandbox import Outcome, require_sandbox
 from marft.envs.sandbox.limits import MIB
-from marft.envs.sandbox.running import SandboxBroken
+from marft.envs.sandbox.program import SandboxBroken
 from marft.envs.tools import SHOWN, make_tool
 from marft.envs.tools import python as tool_module
-from marft.envs.tools.python import Python, report, unfenced
+from marft.envs.tools.python import Python, describe_outcome, strip_fence
 from marft.types import MarftError
 
 
@@ -79,7 +79,7 @@ def test_it_is_short_whatever_comes(python: Python, code: str) -> None:
 
 def test_how_runs_are_told() -> None:
     def told(ended: str, stdout: str = "", stderr: str = "", code: int | None = 1) -> str:
-        return report(Outcome(ended=ended, stdout=stdout, stderr=stderr, exit_code=code, seconds=0.1))  # type: ignore[arg-type]
+        return describe_outcome(Outcome(ended=ended, stdout=stdout, stderr=stderr, exit_code=code, seconds=0.1))  # type: ignore[arg-type]
 
     assert told("timeout", "1\n", code=None) == "1\nerror: it took too long"
     assert told("output", "a" * 5000).endswith("aa…\nerror: it printed too much")
@@ -90,10 +90,10 @@ def test_how_runs_are_told() -> None:
 
 
 def test_code_in_a_fence() -> None:
-    assert unfenced("```python\nx\n  y\n```") == "x\n  y"
-    assert unfenced("```\nx\n```") == "x"
-    assert unfenced("\n  x\n") == "  x"
-    assert unfenced("```") == "```"
+    assert strip_fence("```python\nx\n  y\n```") == "x\n  y"
+    assert strip_fence("```\nx\n```") == "x"
+    assert strip_fence("\n  x\n") == "  x"
+    assert strip_fence("```") == "```"
 
 
 def test_a_broken_sandbox_is_told_and_a_missing_one_refused(python: Python, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,19 +28,20 @@ class Finding:
         return f"{word:5} {self.check}: {self.text}"
 
 
-class Breach(Exception):
+class Violation(Exception):
     """The environment does not keep the contract; one line that says what is wrong and what to do."""
 
 
-def explain(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """`ValueError: no such word (guess.py, line 12)`: the line of the user's code that was the last to run."""
     said = " ".join(str(error).split())
     if isinstance(error, MarftError):  # says itself what to do
-        return shorten(said)
-    return shorten(f"{type(error).__name__}: {said}" if said else type(error).__name__) + place(error)
+        return shortened_error(said)
+    return shortened_error(f"{type(error).__name__}: {said}" if said else type(error).__name__) + error_location(error)
 
 
-def place(error: BaseException) -> str:
+def error_location(error: BaseException) -> str:
+    """` (guess.py, line 12)`: the last frame of the user's own code, or else the last that is not ours."""
     if isinstance(error, SyntaxError) and error.filename:  # its text names the file and the line
         return ""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<")]
@@ -50,5 +51,6 @@ def place(error: BaseException) -> str:
     return f" ({Path(last.filename).name}, line {last.lineno})" if last else ""
 
 
-def shorten(text: str) -> str:
+def shortened_error(text: str) -> str:
+    """At most LONGEST characters, the rest as an ellipsis."""
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from marft.envs.base import Environment, Split
+from marft.envs.code.cases import describe_tests
 from marft.envs.code.formats import read_task
 from marft.envs.code.grading import Allowance, grade
-from marft.envs.code.tests import described
 from marft.envs.data import KNOWN, DataSource, read_split
 from marft.envs.sandbox import require_sandbox
 from marft.envs.sandbox.limits import MIB
@@ -22,6 +22,8 @@ FENCE = "```"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
+    """The task, and the last message's program where it held one."""
+
     task: Task
     program: str | None = None
 
@@ -61,17 +63,21 @@ class Code(Environment[State]):
         self.allowance = Allowance(seconds=seconds, together=seconds_in_all, memory=memory * MIB)
 
     def tasks(self, split: Split) -> Sequence[Task]:
+        """A task for each row of the data; MarftError where no sandbox works."""
         require_sandbox()  # before anybody generates anything
         part = read_split(self.source, split)
         return [read_task(each.row, part.id(each.number), self.most_tests) for each in part.rows]
 
     def reset(self, task: Task) -> State:
+        """No program yet."""
         return State(task=task)
 
     def transition(self, state: State, turn: Turn) -> State:
+        """Only the last message counts."""
         return State(task=state.task, program=program_in(turn.text))
 
     def reward(self, state: State) -> Reward:
+        """Runs the tests inside the sandbox."""
         if state.program is None:
             return Reward(team=0.0, correct=False)
         passed = grade(state.program, state.task.data["tests"], self.allowance, stop=self.all_or_nothing)
@@ -79,7 +85,8 @@ class Code(Environment[State]):
         return Reward(team=float(correct) if self.all_or_nothing else sum(passed) / len(passed), correct=correct)
 
     def gold(self, task: Task) -> str:
-        return described(task.data["tests"])
+        """The first tests that a program must pass."""
+        return describe_tests(task.data["tests"])
 
     def answer(self, text: str) -> str | None:
         """The program without empty lines and spaces at line ends, so that they divide no votes."""

@@ -17,13 +17,13 @@ from importlib.resources import files
 from itertools import zip_longest
 from typing import Any
 
-from marft.envs.code.examiner import close
+from marft.envs.code.remote_tests import is_close
 from marft.envs.sandbox import Limits, SandboxBroken, launch, run
 from marft.envs.sandbox.limits import MIB
 
-WIRE, SERVER, EXAMINER = (
+WIRE, PROGRAM_SERVER, REMOTE_TESTS = (
     files("marft.envs.code").joinpath(name).read_text(encoding="utf-8")
-    for name in ("wire.py", "server.py", "examiner.py")
+    for name in ("wire.py", "program_server.py", "remote_tests.py")
 )
 WIRE_AT = "marft/envs/code/wire.py"  # where the other two look for it
 FRACTION = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d{1,3})?", re.ASCII)
@@ -47,7 +47,9 @@ def grade(program: str, tests: Mapping[str, Any], allowance: Allowance, *, stop:
     """Whether the program passes each test, in order; with `stop`, all after the first failure count as failed."""
     total = len(tests["outputs"] if tests["kind"] == "stdio" else tests["tests"])
     verdicts = (
-        by_output(program, tests, allowance) if tests["kind"] == "stdio" else by_calls(program, tests, allowance, stop)
+        output_verdicts(program, tests, allowance)
+        if tests["kind"] == "stdio"
+        else call_verdicts(program, tests, allowance, stop)
     )
     passed: list[bool] = []
     for verdict in verdicts:
@@ -57,7 +59,7 @@ def grade(program: str, tests: Mapping[str, Any], allowance: Allowance, *, stop:
     return (*passed, *[False] * (total - len(passed)))
 
 
-def by_output(program: str, tests: Mapping[str, Any], allowance: Allowance) -> Iterator[bool]:
+def output_verdicts(program: str, tests: Mapping[str, Any], allowance: Allowance) -> Iterator[bool]:
     """What is not yielded in time has failed."""
     deadline = time.monotonic() + allowance.together
     for given, expected in zip(tests["inputs"], tests["outputs"], strict=True):
@@ -70,36 +72,39 @@ def by_output(program: str, tests: Mapping[str, Any], allowance: Allowance) -> I
         yield outcome.ended == "ok" and same_output(outcome.stdout, expected)
 
 
-def by_calls(program: str, tests: Mapping[str, Any], allowance: Allowance, stop: bool) -> Iterator[bool]:
+def call_verdicts(program: str, tests: Mapping[str, Any], allowance: Allowance, stop: bool) -> Iterator[bool]:
     """A program that hung or died is started anew for the tests that are left."""
     deadline = time.monotonic() + allowance.together
     waiting = list(tests["tests"])
     while waiting and (left := deadline - time.monotonic()) >= LEAST:
-        verdicts = sitting(program, {**tests, "tests": waiting, "stop": stop}, allowance, left)
+        verdicts = run_tests(program, {**tests, "tests": waiting, "stop": stop}, allowance, left)
         yield from verdicts
         waiting = waiting[len(verdicts) :]
 
 
 def limits_for(allowance: Allowance, tests: int, wall: float) -> Limits:
+    """The sandbox's limits for a run of `tests` tests within `wall` seconds."""
     return Limits(seconds=wall, cpu_seconds=math.ceil(allowance.seconds * tests), memory=allowance.memory)
 
 
-def sitting(program: str, exam: Mapping[str, Any], allowance: Allowance, left: float) -> list[bool]:
-    """The verdicts of one examination, at least one, up to where the program hung."""
+def run_tests(program: str, tests: Mapping[str, Any], allowance: Allowance, left: float) -> list[bool]:
+    """The verdicts of one run, at least one, up to where the program hung."""
     each = allowance.seconds * SLACK
-    limits = limits_for(allowance, len(exam["tests"]), left)
+    limits = limits_for(allowance, len(tests["tests"]), left)
     tests_limits = replace(limits, memory=max(limits.memory, TESTS_MEMORY))
-    paper = json.dumps({key: exam[key] for key in ("given", "setup", "asked", "tests", "stop")} | {"seconds": each})
+    tests_json = json.dumps(
+        {key: tests[key] for key in ("given", "setup", "asked", "tests", "stop")} | {"seconds": each}
+    )
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        program_files = {WIRE_AT: WIRE, "given.py": exam["given"], "program.py": program}
+        program_files = {WIRE_AT: WIRE, "given.py": tests["given"], "program.py": program}
         with (
             launch(
-                SERVER, limits=limits, files=program_files,
+                PROGRAM_SERVER, limits=limits, files=program_files,
                 arguments=[str(theirs.fileno())], channel=theirs.fileno(), quiet=True,
             ) as served,
             launch(
-                EXAMINER, limits=tests_limits, files={WIRE_AT: WIRE, "exam.json": paper},
+                REMOTE_TESTS, limits=tests_limits, files={WIRE_AT: WIRE, "tests.json": tests_json},
                 arguments=[str(ours.fileno())], channel=ours.fileno(),
             ) as examined,
         ):  # fmt: skip
@@ -108,7 +113,7 @@ def sitting(program: str, exam: Mapping[str, Any], allowance: Allowance, left: f
             outcome = examined.finish()
             if not served.came_up(wait=left):  # tests may end without having asked for anything
                 raise SandboxBroken("the sandbox of the program did not come up")
-    return [letter == "1" for letter in outcome.stdout[: len(exam["tests"])]] or [False]
+    return [letter == "1" for letter in outcome.stdout[: len(tests["tests"])]] or [False]
 
 
 def same_output(found: str, expected: str) -> bool:
@@ -128,4 +133,4 @@ def same_word(found: str, expected: str) -> bool:
         FRACTION.fullmatch(expected) and NUMBER.fullmatch(found)
     ):
         return False
-    return close(float(found), float(expected))
+    return is_close(float(found), float(expected))

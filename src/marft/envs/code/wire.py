@@ -108,23 +108,26 @@ class Channel:
         self.socket = socket.socket(fileno=descriptor)
 
     def send(self, message: Any, deadline: float | None = None) -> None:
+        """Sends one message; Hung where the other side is gone or reads nothing until `deadline`."""
         data = json.dumps(message).encode()
-        self.wait_until(deadline)
+        self.set_timeout(deadline)
         try:
             self.socket.sendall(len(data).to_bytes(4, "big") + data)
         except OSError as error:
             raise Hung(str(error)) from None
 
     def receive(self, deadline: float | None = None) -> Any:
-        length = int.from_bytes(self.exactly(4, deadline), "big")
+        """The next message; Hung where none comes until `deadline`."""
+        length = int.from_bytes(self.receive_exactly(4, deadline), "big")
         if length > LONGEST:
             raise Hung("a message that is too long")
-        return json.loads(self.exactly(length, deadline))
+        return json.loads(self.receive_exactly(length, deadline))
 
-    def exactly(self, count: int, deadline: float | None) -> bytes:
+    def receive_exactly(self, count: int, deadline: float | None) -> bytes:
+        """The next `count` bytes."""
         data = bytearray()
         while len(data) < count:
-            self.wait_until(deadline)
+            self.set_timeout(deadline)
             try:
                 chunk = self.socket.recv(min(count - len(data), 65536))
             except OSError as error:
@@ -134,5 +137,6 @@ class Channel:
             data += chunk
         return bytes(data)
 
-    def wait_until(self, deadline: float | None) -> None:
+    def set_timeout(self, deadline: float | None) -> None:
+        """Sets the socket's timeout to what is left of `deadline`; None waits for ever."""
         self.socket.settimeout(None if deadline is None else max(0.001, deadline - time.monotonic()))

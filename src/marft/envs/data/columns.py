@@ -15,17 +15,18 @@ ANSWERS: dict[str, Gold] = {"answer": "found", "final_answer": "found", "gold": 
 
 def prompt_column(rows: Sequence[Row], wanted: str | None, known: KnownSet | None) -> str:
     """The column that is asked for, the known set's, or the first of the usual names."""
-    return choose("prompt", rows, wanted, [*([known.prompt] if known else []), *PROMPTS])
+    return choose_column("prompt", rows, wanted, [*([known.prompt] if known else []), *PROMPTS])
 
 
 def answer_column(rows: Sequence[Row], wanted: str | None, known: KnownSet | None) -> tuple[str, Gold]:
     """The column of the answer and how to take it from there."""
     own: dict[str, Gold] = {known.answer: known.gold} if known and known.answer else {}
-    column = choose("answer", rows, wanted, [*own, *ANSWERS])
+    column = choose_column("answer", rows, wanted, [*own, *ANSWERS])
     return column, own.get(column) or (ANSWERS.get(column, "found"))
 
 
-def choose(key: str, rows: Sequence[Row], wanted: str | None, usual: Iterable[str]) -> str:
+def choose_column(key: str, rows: Sequence[Row], wanted: str | None, usual: Iterable[str]) -> str:
+    """The wanted column, or the first usual one that is there; MarftError where there is none."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     found = next((name for name in ([wanted] if wanted else usual) if name in columns), None)
     if found is None:

@@ -8,6 +8,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -41,10 +42,12 @@ def data_suffix(path: Path) -> str:
 
 
 def is_data_file(path: Path) -> bool:
+    """Whether there is a reader for its suffix."""
     return data_suffix(path) in READERS
 
 
 def read_text(path: Path) -> str:
+    """The whole file as UTF-8, unzipped where it is gzipped; MarftError names the line that is not."""
     raw = gzip.decompress(path.read_bytes()) if path.suffix.lower() == ".gz" else path.read_bytes()
     try:
         return raw.decode("utf-8-sig")
@@ -54,10 +57,12 @@ def read_text(path: Path) -> str:
 
 
 def read_lines(path: Path) -> list[Row]:
+    """One JSON object a line."""
     return parse_lines(path, read_text(path))
 
 
 def parse_lines(path: Path, text: str) -> list[Row]:
+    """The objects of JSON lines; empty lines are skipped."""
     rows: list[Row] = []
     for number, line in enumerate(text.split("\n"), start=1):  # not splitlines: a text may hold U+2028
         if not line.strip():
@@ -89,10 +94,12 @@ def read_json(path: Path) -> list[Row]:
 
 
 def is_list_of_rows(value: object) -> bool:
+    """Whether it is a list of nothing but objects."""
     return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
 def rows_of_columns(path: Path, columns: dict[str, Any]) -> list[Row]:
+    """The rows of an object of equally long columns."""
     if not columns or not all(isinstance(values, list) for values in columns.values()):
         raise MarftError(f'{path}: expected a list of objects, {{"data": [objects]}} or an object of columns')
     if len({len(values) for values in columns.values()}) > 1:
@@ -101,17 +108,10 @@ def rows_of_columns(path: Path, columns: dict[str, Any]) -> list[Row]:
 
 
 def as_row(value: object, where: str) -> Row:
+    """The value itself if it is an object; MarftError names `where` it stands otherwise."""
     if not isinstance(value, dict):
         raise MarftError(f"{where}: expected an object with named fields, not {type(value).__name__}")
     return value
-
-
-def read_csv(path: Path) -> list[Row]:
-    return read_table(path, ",")
-
-
-def read_tsv(path: Path) -> list[Row]:
-    return read_table(path, "\t")
 
 
 def read_table(path: Path, delimiter: str) -> list[Row]:
@@ -136,6 +136,7 @@ def read_table(path: Path, delimiter: str) -> list[Row]:
 
 
 def read_parquet(path: Path) -> list[Row]:
+    """Needs pyarrow, which `datasets` brings along."""
     import pyarrow.parquet  # type: ignore[import-untyped]
 
     rows: list[Row] = pyarrow.parquet.read_table(path).to_pylist()
@@ -146,6 +147,6 @@ READERS: dict[str, Callable[[Path], list[Row]]] = {
     ".jsonl": read_lines,
     ".json": read_json,
     ".parquet": read_parquet,
-    ".csv": read_csv,
-    ".tsv": read_tsv,
+    ".csv": partial(read_table, delimiter=","),
+    ".tsv": partial(read_table, delimiter="\t"),
 }

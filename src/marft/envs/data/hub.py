@@ -22,7 +22,7 @@ def load_parts(hub: str, parts: Sequence[HubPart]) -> list[Row]:
     rows: list[Row] = []
     for part in parts:
         what = " ".join(filter(None, (hub, part.config, part.split)))
-        with patience(what):
+        with hub_access(what):
             found = datasets.load_dataset(hub, part.config, split=part.split).to_list()
         if not found:
             raise MarftError(f"{what} has no rows; choose another split")
@@ -34,12 +34,12 @@ def split_names(hub: str, config: str | None) -> list[str]:
     """What the publisher calls the splits."""
     import datasets
 
-    with patience(f"{hub} {config}" if config else hub):
+    with hub_access(f"{hub} {config}" if config else hub):
         return list(datasets.get_dataset_split_names(hub, config))
 
 
 @contextmanager
-def patience(what: str) -> Iterator[None]:
+def hub_access(what: str) -> Iterator[None]:
     """Ask the hub once whether it is there, go by the cache where it is not, and tell any failure in one line."""
     import datasets
 
@@ -47,7 +47,7 @@ def patience(what: str) -> Iterator[None]:
         logging.getLogger(library).setLevel(logging.ERROR)
     if not sys.stderr.isatty():  # a bar helps who watches a long download, and fills nobody's log
         datasets.disable_progress_bars()
-    was_offline, reached = datasets.config.HF_HUB_OFFLINE, reachable()
+    was_offline, reached = datasets.config.HF_HUB_OFFLINE, is_hub_reachable()
     datasets.config.HF_HUB_OFFLINE = was_offline or not reached
     try:
         yield
@@ -62,7 +62,7 @@ def patience(what: str) -> Iterator[None]:
         datasets.config.HF_HUB_OFFLINE = was_offline
 
 
-def reachable() -> bool:
+def is_hub_reachable() -> bool:
     """Whether the hub answers at all, through the proxies and mirrors that the user has set."""
     from huggingface_hub import constants, get_session
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # of whichever http library it uses

@@ -41,7 +41,8 @@ class KnownSet:
     ids: IdRanges | None = None
 
 
-def part(split: str, config: str | None = None) -> tuple[HubPart, ...]:
+def hub_part(split: str, config: str | None = None) -> tuple[HubPart, ...]:
+    """The one part that most sets' splits consist of."""
     return (HubPart(config=config, split=split),)
 
 
@@ -49,107 +50,55 @@ DEEPCODER = "agentica-org/DeepCoder-Preview-Dataset"
 
 SETS = (
     KnownSet(
-        name="gsm8k",
-        kind="math",
-        hub="openai/gsm8k",
-        train=part("train", "main"),
-        test=part("test", "main"),
-        prompt="question",
-        answer="answer",
-        gold="after ####",
+        name="gsm8k", kind="math", hub="openai/gsm8k", train=hub_part("train", "main"), test=hub_part("test", "main"),
+        prompt="question", answer="answer", gold="after ####",
     ),
     KnownSet(
-        name="math",
-        kind="math",
-        hub="DigitalLearningGmbH/MATH-lighteval",
-        train=part("train"),
-        test=part("test"),
-        prompt="problem",
-        answer="solution",
-        gold="last boxed",
+        name="math", kind="math", hub="DigitalLearningGmbH/MATH-lighteval", train=hub_part("train"),
+        test=hub_part("test"), prompt="problem", answer="solution", gold="last boxed",
     ),
     KnownSet(
-        name="math-500",
-        kind="math",
-        hub="HuggingFaceH4/MATH-500",
-        test=part("test"),
-        prompt="problem",
+        name="math-500", kind="math", hub="HuggingFaceH4/MATH-500", test=hub_part("test"), prompt="problem",
         answer="answer",
     ),
     KnownSet(
-        name="deepscaler",
-        kind="math",
-        hub="agentica-org/DeepScaleR-Preview-Dataset",
-        train=part("train"),
-        prompt="problem",
+        name="deepscaler", kind="math", hub="agentica-org/DeepScaleR-Preview-Dataset", train=hub_part("train"),
+        prompt="problem", answer="answer",
+    ),
+    KnownSet(
+        name="aime-2024", kind="math", hub="HuggingFaceH4/aime_2024", test=hub_part("train"), prompt="problem",
+        answer="answer",
+    ),  # the publisher calls its only split train
+    KnownSet(
+        name="aime-2025", kind="math", hub="math-ai/aime25", test=hub_part("test"), prompt="problem", answer="answer",
+    ),
+    KnownSet(name="amc", kind="math", hub="math-ai/amc23", test=hub_part("test"), prompt="question", answer="answer"),
+    KnownSet(
+        name="minerva", kind="math", hub="math-ai/minervamath", test=hub_part("test"), prompt="question",
         answer="answer",
     ),
     KnownSet(
-        name="aime-2024",
-        kind="math",
-        hub="HuggingFaceH4/aime_2024",
-        test=part("train"),  # the publisher calls its only split so
-        prompt="problem",
-        answer="answer",
-    ),
-    KnownSet(
-        name="aime-2025",
-        kind="math",
-        hub="math-ai/aime25",
-        test=part("test"),
-        prompt="problem",
-        answer="answer",
-    ),
-    KnownSet(name="amc", kind="math", hub="math-ai/amc23", test=part("test"), prompt="question", answer="answer"),
-    KnownSet(
-        name="minerva",
-        kind="math",
-        hub="math-ai/minervamath",
-        test=part("test"),
-        prompt="question",
-        answer="answer",
-    ),
-    KnownSet(
-        name="olympiadbench",
-        kind="math",
-        hub="math-ai/olympiadbench",
-        test=part("test"),
-        prompt="question",
+        name="olympiadbench", kind="math", hub="math-ai/olympiadbench", test=hub_part("test"), prompt="question",
         answer="final_answer",
     ),
     KnownSet(
-        name="mbpp",
-        kind="code",
-        hub="google-research-datasets/mbpp",
-        train=part("train", "full"),
-        test=part("test", "full"),
-        prompt="text",
+        name="mbpp", kind="code", hub="google-research-datasets/mbpp", train=hub_part("train", "full"),
+        test=hub_part("test", "full"), prompt="text",
         ids=IdRanges(column="task_id", train=(601, 974), test=(11, 510)),
     ),
-    KnownSet(name="humaneval", kind="code", hub="openai/openai_humaneval", test=part("test"), prompt="prompt"),
+    KnownSet(name="humaneval", kind="code", hub="openai/openai_humaneval", test=hub_part("test"), prompt="prompt"),
     KnownSet(
-        name="deepcoder",
-        kind="code",
-        hub=DEEPCODER,
-        train=part("train", "primeintellect") + part("train", "taco") + part("train", "lcbv5"),
-        test=part("test", "codeforces") + part("test", "lcbv5"),
-        prompt="problem",
+        name="deepcoder", kind="code", hub=DEEPCODER,
+        train=hub_part("train", "primeintellect") + hub_part("train", "taco") + hub_part("train", "lcbv5"),
+        test=hub_part("test", "codeforces") + hub_part("test", "lcbv5"), prompt="problem",
     ),
     KnownSet(
-        name="livecodebench",
-        kind="code",
-        hub=DEEPCODER,
-        train=part("train", "lcbv5"),
-        test=part("test", "lcbv5"),
-        prompt="problem",
+        name="livecodebench", kind="code", hub=DEEPCODER, train=hub_part("train", "lcbv5"),
+        test=hub_part("test", "lcbv5"), prompt="problem",
     ),
     KnownSet(
-        name="code-contests",
-        kind="code",
-        hub="deepmind/code_contests",
-        train=part("train"),
-        test=part("test"),
-        prompt="description",
+        name="code-contests", kind="code", hub="deepmind/code_contests", train=hub_part("train"),
+        test=hub_part("test"), prompt="description",
     ),
-)
+)  # fmt: skip
 KNOWN = {known.name: known for known in SETS}

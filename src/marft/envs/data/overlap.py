@@ -16,13 +16,14 @@ NEARLY = 0.8  # of a test prompt's shingles in one train prompt
 COMMON = 32  # a shingle in more train prompts than this is a phrase of the set, not of a problem
 
 
-def tokens(prompt: str) -> list[str]:
+def prompt_tokens(prompt: str) -> list[str]:
+    """Case-folded words, numbers and operators."""
     return TOKEN.findall(unicodedata.normalize("NFKC", prompt).casefold())
 
 
-def normalised(prompt: str) -> str:
+def normalise_prompt(prompt: str) -> str:
     """A prompt without what does not tell two problems apart: case, spacing, punctuation, LaTeX's braces and dollars."""
-    return " ".join(tokens(prompt)) or prompt.strip()
+    return " ".join(prompt_tokens(prompt)) or prompt.strip()
 
 
 def repeated(tasks: Sequence[Task]) -> list[tuple[str, str]]:
@@ -30,7 +31,7 @@ def repeated(tasks: Sequence[Task]) -> list[tuple[str, str]]:
     first: dict[str, str] = {}
     pairs = []
     for task in tasks:
-        earlier = first.setdefault(normalised(task.prompt), task.id)
+        earlier = first.setdefault(normalise_prompt(task.prompt), task.id)
         if earlier is not task.id:
             pairs.append((earlier, task.id))
     return pairs
@@ -45,14 +46,14 @@ def overlap(train: Sequence[Task], test: Sequence[Task]) -> list[tuple[str, str]
     same: dict[str, str] = {}
     holders: dict[int, list[int]] = defaultdict(list)
     for index, task in enumerate(train):
-        same.setdefault(normalised(task.prompt), task.id)
+        same.setdefault(normalise_prompt(task.prompt), task.id)
         for shingle in shingles(task.prompt):
             if len(holders[shingle]) <= COMMON:
                 holders[shingle].append(index)
     pairs = []
     for task in test:
-        found = same.get(normalised(task.prompt))
-        if found is None and (near := nearest(task.prompt, holders)) is not None:
+        found = same.get(normalise_prompt(task.prompt))
+        if found is None and (near := nearest_train_prompt(task.prompt, holders)) is not None:
             found = train[near].id
         if found is not None:
             pairs.append((found, task.id))
@@ -60,11 +61,12 @@ def overlap(train: Sequence[Task], test: Sequence[Task]) -> list[tuple[str, str]
 
 
 def shingles(prompt: str) -> set[int]:
-    words = tokens(prompt)
+    """Hashes of all runs of SHINGLE words."""
+    words = prompt_tokens(prompt)
     return {hash(tuple(words[at : at + SHINGLE])) for at in range(len(words) - SHINGLE + 1)}
 
 
-def nearest(prompt: str, holders: dict[int, list[int]]) -> int | None:
+def nearest_train_prompt(prompt: str, holders: dict[int, list[int]]) -> int | None:
     """The train prompt that shares most of this one's own shingles, if that is nearly all of them."""
     own = [shingle for shingle in shingles(prompt) if len(holders.get(shingle, ())) <= COMMON]
     shared = Counter(index for shingle in own for index in holders.get(shingle, ()))

@@ -30,6 +30,7 @@ class SplitRows:
     rows: list[NumberedRow]
 
     def id(self, number: int) -> str:
+        """The task id of row `number`: `gsm8k/train/17`."""
         return f"{self.origin.name}/{self.split}/{number}"
 
 
@@ -39,6 +40,7 @@ def read_rows(source: DataSource, split: Split) -> list[Row]:
 
 
 def read_split(source: DataSource, split: Split) -> SplitRows:
+    """The rows of a split, split off from the other one where the source has only one set."""
     origins = find_origins(source)
     shared = origins.train is not None and origins.test in (None, origins.train)
     origin = origins.train if split == "train" or shared else origins.test

@@ -70,14 +70,15 @@ class Origins:
 
 def find_origins(source: DataSource) -> Origins:
     """Where both splits come from; nothing is read yet, but the hub may be asked how it calls its splits."""
-    train, test = (overriding(source, split) for split in ("train", "test"))
+    train, test = (override_origin(source, split) for split in ("train", "test"))
     if train is None or test is None:
         own = origins_of(source.data)
         train, test = train or own.train, test or own.test
     return Origins(train=train, test=test)
 
 
-def overriding(source: DataSource, split: Split) -> Origin | None:
+def override_origin(source: DataSource, split: Split) -> Origin | None:
+    """Where `train` or `test` of the source says that split comes from; None where it says nothing."""
     text = source.train if split == "train" else source.test
     if text is None:
         return None
@@ -94,11 +95,12 @@ def overriding(source: DataSource, split: Split) -> Origin | None:
         raise MarftError(f"env.{split}: {text} has no {split} split; name another set or a file")
     if not origin.paths:
         return origin
-    name = stem(Path(source.data)) if is_path(source.data) and not on_hub else source.data
+    name = file_stem(Path(source.data)) if is_path(source.data) and not on_hub else source.data
     return Origin(name=name, known=known, paths=origin.paths)  # a file has the columns of the set it stands in for
 
 
 def split_of_hub(data: str, config: str | None, split: str, said: str) -> Origin:
+    """One split of the hub set `data`; `said` is quoted where it names several."""
     known = KNOWN.get(data)
     if known is None:
         own = HUB_NAME.fullmatch(data)
@@ -134,22 +136,25 @@ def origins_of(text: str) -> Origins:
 
 
 def is_path(text: str) -> bool:
+    """Whether it looks like a file or folder, or is one."""
     path = Path(text).expanduser()
     return is_data_file(path) or text.startswith(("/", "./", "../", "~")) or path.exists()
 
 
 def is_hub_name(text: str) -> bool:
+    """Whether it is `owner/name[:config]` and no path."""
     return HUB_NAME.fullmatch(text) is not None and not is_path(text)
 
 
 def origins_of_path(path: Path) -> Origins:
+    """A file serves both splits; a folder has a file or shards for each."""
     if not path.is_dir():  # reading it says what is wrong, should it not be there
-        whole = Origin(name=stem(path), paths=(path.resolve(),))
+        whole = Origin(name=file_stem(path), paths=(path.resolve(),))
         return Origins(train=whole, test=whole)
     files = sorted(file.resolve() for file in path.iterdir() if file.is_file() and is_data_file(file))
-    if len(files) == 1 and not split_in(files[0]):
+    if len(files) == 1 and not split_in_name(files[0]):
         return origins_of_path(files[0])
-    found = {name: shards(path, name, files) for name in ("train", *TEST_NAMES)}
+    found = {name: split_files(path, name, files) for name in ("train", *TEST_NAMES)}
     train, test = found["train"], next((found[name] for name in TEST_NAMES if found[name]), ())
     if not train and not test:
         raise MarftError(f"{path} holds no file that ends in train or test; name them: env.train=FILE env.test=FILE")
@@ -157,23 +162,23 @@ def origins_of_path(path: Path) -> Origins:
     return Origins(train=own, test=held)
 
 
-def stem(path: Path) -> str:
+def file_stem(path: Path) -> str:
     """The name without what tells the format: `gsm8k_train` of gsm8k_train.jsonl.gz."""
     name = path.name.removesuffix(".gz")
     return Path(name).stem if is_data_file(path) else path.name
 
 
-def split_in(file: Path) -> str | None:
+def split_in_name(file: Path) -> str | None:
     """`train` of train.jsonl, gsm8k_train.jsonl and train-00000-of-00002.parquet; nothing of contest.csv."""
-    last = re.split(r"[^a-z0-9]+", SHARD.sub("", stem(file)).lower())[-1]
+    last = re.split(r"[^a-z0-9]+", SHARD.sub("", file_stem(file)).lower())[-1]
     return last if last in ("train", *TEST_NAMES) else None
 
 
-def shards(folder: Path, split: str, files: list[Path]) -> tuple[Path, ...]:
+def split_files(folder: Path, split: str, files: list[Path]) -> tuple[Path, ...]:
     """The one file of a split, or all its shards."""
-    mine = [file for file in files if split_in(file) == split]
-    numbered = [SHARD.search(stem(file)) for file in mine]
-    if len(mine) > 1 and (None in numbered or len({SHARD.sub("", stem(file)) for file in mine}) > 1):
+    mine = [file for file in files if split_in_name(file) == split]
+    numbered = [SHARD.search(file_stem(file)) for file in mine]
+    if len(mine) > 1 and (None in numbered or len({SHARD.sub("", file_stem(file)) for file in mine}) > 1):
         names = ", ".join(file.name for file in mine)
         raise MarftError(f"{folder} holds several files for {split}: {names}; choose with env.train=FILE env.test=FILE")
     if mine and numbered[0] and int(numbered[0]["all"]) != len(mine):
@@ -184,6 +189,7 @@ def shards(folder: Path, split: str, files: list[Path]) -> tuple[Path, ...]:
 
 
 def origins_on_hub(text: str, hub: str, config: str | None) -> Origins:
+    """By the usual names of splits; MarftError where none of them is there."""
     names = split_names(hub, config)
     train = "train" if "train" in names else names[0] if len(names) == 1 and names[0] not in TEST_NAMES else None
     test = next((name for name in TEST_NAMES if name in names), None)

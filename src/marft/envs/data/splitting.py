@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from marft.envs.base import Split
 from marft.envs.data.files import Row
 from marft.envs.data.known import IdRanges
-from marft.envs.data.overlap import normalised
+from marft.envs.data.overlap import normalise_prompt
 from marft.types import MarftError
 
 HELD_OUT = 0.1
@@ -19,7 +19,7 @@ def split_by_prompt(prompts: Sequence[str], split: Split, held_out: float) -> li
 
     Only where a side would be empty, the prompt nearest to it changes sides.
     """
-    places = [place(prompt) for prompt in prompts]
+    places = [hash_fraction(prompt) for prompt in prompts]
     distinct = sorted(set(places))
     if len(distinct) < 2:
         raise MarftError("the data has only one prompt, too few to hold a test split out; name one: env.test=FILE")
@@ -27,9 +27,9 @@ def split_by_prompt(prompts: Sequence[str], split: Split, held_out: float) -> li
     return [number for number, at in enumerate(places) if (at <= limit) == (split == "test")]
 
 
-def place(prompt: str) -> float:
+def hash_fraction(prompt: str) -> float:
     """Where a prompt falls in 0…1, evenly."""
-    digest = hashlib.sha256(normalised(prompt).encode("utf-8", "surrogatepass")).digest()
+    digest = hashlib.sha256(normalise_prompt(prompt).encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:6]) / 2**48
 
 

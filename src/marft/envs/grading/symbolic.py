@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 
 from marft.envs.grading.worker import WALL_S
-from marft.envs.lines import lines_of
+from marft.envs.processes import ChildProcess, at_exit_and_fork
 from marft.types import MarftError
 
 START_S = 120.0  # to import sympy, on a machine that is busy
@@ -22,14 +18,11 @@ class Helper:
     """A running grading helper and the pipes to it."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-P", "-m", "marft.envs.grading.worker"]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
-        )
-        self.lines = lines_of(self.process.stdout)
+        self.process = ChildProcess("marft.envs.grading.worker", quiet=True)
+        self.lines = self.process.lines()
         started = self.line(START_S)
         if started != "ready":
-            self.close()
+            self.process.end()
             raise MarftError(f"the grading helper did not start: {started or 'no reply'}; pip install math-verify")
 
     def line(self, seconds: float) -> str:
@@ -40,18 +33,11 @@ class Helper:
             return ""
 
     def ask(self, gold: str, answer: str) -> str:
-        assert self.process.stdin is not None
         try:
-            os.write(self.process.stdin.fileno(), json.dumps({"gold": gold, "answer": answer}).encode() + b"\n")
+            self.process.send(json.dumps({"gold": gold, "answer": answer}).encode() + b"\n")
         except OSError:
             return ""
         return self.line(WALL_S + GRACE_S)
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.kill()  # and so its output ends, and is closed by who reads it
-        self.process.wait()
 
     def let_go(self) -> None:
         """In a forked process, where nobody reads: close our ends of the pipes. The helper ends when nobody holds them."""
@@ -84,7 +70,7 @@ class Client:
 
     def stop(self) -> None:
         if self.helper is not None:
-            self.helper.close()
+            self.helper.process.end()
             self.helper = None
 
     def after_fork(self) -> None:
@@ -97,6 +83,4 @@ class Client:
 
 
 CLIENT = Client()
-if hasattr(os, "register_at_fork"):  # Windows does not fork
-    os.register_at_fork(after_in_child=CLIENT.after_fork)
-atexit.register(CLIENT.stop)
+at_exit_and_fork(stop=CLIENT.stop, forget=CLIENT.after_fork)

@@ -9,35 +9,37 @@ from types import TracebackType
 from typing import Any, Self
 
 from marft.envs.base import Environment, Split
-from marft.envs.deadlines import TooLate, within
-from marft.envs.listing import UNREADABLE, tasks_of
-from marft.game.vetting import Fault, fault_of, vetted
+from marft.envs.deadlines import DeadlineExceeded, interrupt_after
+from marft.envs.task_validation import UNREADABLE, load_tasks
+from marft.game.validation import EnvironmentFault, fault_from_exception, validate_output
 from marft.quoting import described
 from marft.types import BadTask, Stopped, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Deadlines:
     """Seconds that the user's code has in this process: for the tasks of a split, and for any other call; None: all."""
 
     tasks: float | None
     call: float | None
 
 
-NO_LIMITS = Limits(tasks=None, call=None)
+NO_DEADLINES = Deadlines(tasks=None, call=None)
 
 
 class Host(ABC):
     """An environment that answers questions; close it when nobody plays any more."""
 
-    def __init__(self, env: Environment[Any], *, limits: Limits = NO_LIMITS) -> None:
-        self.env, self.limits = env, limits
+    def __init__(self, env: Environment[Any], *, deadlines: Deadlines = NO_DEADLINES) -> None:
+        self.env, self.deadlines = env, deadlines
         self._tasks: dict[Split, Sequence[Task]] = {}
 
     def tasks(self, split: Split) -> Sequence[Task]:
         """The tasks of a split, read once."""
         if split not in self._tasks:
-            self._tasks[split] = tasks_of(self.env, split, deadline=self.limits.tasks, row_deadline=self.limits.call)
+            self._tasks[split] = load_tasks(
+                self.env, split, deadline=self.deadlines.tasks, row_deadline=self.deadlines.call
+            )
         return self._tasks[split]
 
     def gold(self, task: Task) -> str | None:
@@ -47,22 +49,24 @@ class Host(ABC):
         """
         if isinstance(task, BadTask) or type(self.env).gold is Environment.gold:
             return None
-        late = f"environment.gold took more than {self.limits.call or 0:g} s (env.deadline)"
+        late = f"environment.gold took more than {self.deadlines.call or 0:g} s (env.deadline)"
         try:
-            with within(self.limits.call, late):
+            with interrupt_after(self.deadlines.call, late):
                 found = self.env.gold(task)
-                gold: str | None = vetted("gold", found if found is None or isinstance(found, str) else str(found))
+                gold: str | None = validate_output(
+                    "gold", found if found is None or isinstance(found, str) else str(found)
+                )
                 return gold
-        except TooLate:
+        except DeadlineExceeded:
             return f"({late})"
-        except Fault as fault:
+        except EnvironmentFault as fault:
             return f"(environment.gold {fault.line})"
         except UNREADABLE as error:
             return f"(environment.gold raised {described(error)})"
 
     @abstractmethod
     async def ask(self, method: str, *arguments: Any, last: bool = False) -> Any:
-        """What `env.method(*arguments)` returns; whatever goes wrong with it is a Fault.
+        """What `env.method(*arguments)` returns; whatever goes wrong with it is an EnvironmentFault.
 
         The `last` question of an episode may be answered at any time; nothing is generated before all others are.
         """
@@ -85,12 +89,13 @@ class InProcess(Host):
     this process knows."""
 
     async def ask(self, method: str, *arguments: Any, last: bool = False) -> Any:
+        """Calls the method here and now."""
         try:
             return getattr(self.env, method)(*arguments)
         except Stopped:
             raise
         except BaseException as error:  # the user's code: anything may come, SystemExit too
-            raise fault_of(error) from error
+            raise fault_from_exception(error) from error
 
     def close(self) -> None:
         """There is nothing to end."""

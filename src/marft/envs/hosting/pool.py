@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from marft.envs.base import Environment
-from marft.envs.hosting.forked import Nursery
-from marft.envs.hosting.host import NO_LIMITS, Host, Limits
-from marft.envs.hosting.sealing import unpacked
-from marft.envs.hosting.spawned import Spawner
+from marft.envs.hosting.forked_workers import ForkServer
+from marft.envs.hosting.host import NO_DEADLINES, Deadlines, Host
+from marft.envs.hosting.messages import unpack_answer
+from marft.envs.hosting.spawned_workers import Spawner
 from marft.envs.processes import forks_safely
 from marft.game.lockstep import Lockstep
-from marft.game.vetting import Fault
+from marft.game.validation import EnvironmentFault
 from marft.quoting import described
 from marft.types import Stopped
 
@@ -27,22 +27,26 @@ MOST_WORKERS = 8  # unless the config says how many
 class Worker(Protocol):
     """A process that answers one question at a time."""
 
-    async def answer(self, question: bytes, deadline: float) -> bytes: ...
+    async def answer(self, question: bytes, deadline: float) -> bytes:
+        """The packed answer to a pickled question; TimeoutError when it is late, EOFError or OSError if it died."""
 
-    def kill(self) -> None: ...
+    def kill(self) -> None:
+        """Ends it and all that it started."""
 
 
-class Workers(Protocol):
+class WorkerSource(Protocol):
     """Where workers come from; its end is theirs."""
 
-    async def start(self) -> Worker: ...
+    async def start(self) -> Worker:
+        """A new worker, ready for a question."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Ends all its workers."""
 
 
-def make_workers(name: str, settings: Mapping[str, Any]) -> Workers:
+def make_worker_source(name: str, settings: Mapping[str, Any]) -> WorkerSource:
     """Forked ones where that is safe: they start in milliseconds."""
-    return Nursery(name, settings) if forks_safely() else Spawner(name, settings)
+    return ForkServer(name, settings) if forks_safely() else Spawner(name, settings)
 
 
 class Pool(Host):
@@ -53,17 +57,18 @@ class Pool(Host):
 
     def __init__(
         self, env: Environment[Any], name: str, settings: Mapping[str, Any], *, deadline: float, workers: int | None,
-        lockstep: Lockstep, limits: Limits = NO_LIMITS,
+        lockstep: Lockstep, deadlines: Deadlines = NO_DEADLINES,
     ) -> None:  # fmt: skip
-        super().__init__(env, limits=limits)
+        super().__init__(env, deadlines=deadlines)
         self.deadline, self.lockstep = deadline, lockstep
-        self._workers = make_workers(name, settings)
+        self._workers = make_worker_source(name, settings)
         self._free = workers or min(MOST_WORKERS, os.cpu_count() or 1)  # how many more may be at work
         self._idle: list[Worker] = []
         self._queue: deque[asyncio.Future[None]] = deque()
-        self._closing = weakref.finalize(self, close, self._workers, self._idle)
+        self._closing = weakref.finalize(self, close_workers, self._workers, self._idle)
 
     async def ask(self, method: str, *arguments: Any, last: bool = False) -> Any:
+        """Asks the next free worker; methods that the environment does not override are answered here."""
         if getattr(type(self.env), method) is getattr(Environment, method):  # nothing of the user's would run
             return getattr(self.env, method)(*arguments)
         question = self._ask(method, arguments)
@@ -93,41 +98,42 @@ class Pool(Host):
                 return
 
     async def _answer(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        question = asked(method, arguments)
+        question = pickle_question(method, arguments)
         worker = self._idle.pop() if self._idle else await self._workers.start()
         try:
-            given = unpacked(await worker.answer(question, self.deadline))
-        except Fault:
+            given = unpack_answer(await worker.answer(question, self.deadline))
+        except EnvironmentFault:
             self._idle.append(worker)
             raise
         except BaseException as error:
             worker.kill()
             match error:
                 case TimeoutError():
-                    raise Fault("late", f"took more than {self.deadline:g} s (env.deadline)", "") from None
+                    raise EnvironmentFault(f"took more than {self.deadline:g} s (env.deadline)", kind="late") from None
                 case EOFError() | OSError():
-                    raise Fault("raised", "ended its process", "") from None
+                    raise EnvironmentFault("ended its process") from None
                 case Exception():  # the environment wrote into our pipe
-                    raise Fault("raised", f"gave what cannot be read: {described(error)}") from error
+                    raise EnvironmentFault(f"gave what cannot be read: {described(error)}") from error
             raise
         self._idle.append(worker)
         return given
 
     def close(self) -> None:
+        """Kills all workers."""
         self._closing()
 
 
-def asked(method: str, arguments: tuple[Any, ...]) -> bytes:
+def pickle_question(method: str, arguments: tuple[Any, ...]) -> bytes:
     """A question, pickled. What belongs to the user in it is a task's `data`, which may be anything."""
     try:
         return pickle.dumps((method, arguments))
     except Stopped:
         raise
     except BaseException as error:  # the user's code: anything may come
-        raise Fault("raised", f"was given what cannot be pickled: {described(error)}") from error
+        raise EnvironmentFault(f"was given what cannot be pickled: {described(error)}") from error
 
 
-def close(workers: Workers, idle: list[Worker]) -> None:
+def close_workers(workers: WorkerSource, idle: list[Worker]) -> None:
     """The end of where they come from is the end of all workers, at work or not."""
     while idle:
         idle.pop().kill()

@@ -9,8 +9,8 @@ from typing import Any
 
 from marft.envs.base import Environment, Split
 from marft.envs.reasoning.library import require_library
-from marft.envs.reasoning.recipe import Recipe, read_tasks
-from marft.envs.reasoning.tasks import Maker, ReasoningTasks
+from marft.envs.reasoning.spec import TaskSpec, read_tasks
+from marft.envs.reasoning.tasks import GeneratorClient, ReasoningTasks
 from marft.types import Reward, Task, Turn
 
 INSTRUCTION = "Give your final answer as <answer>…</answer>."
@@ -18,6 +18,8 @@ INSTRUCTION = "Give your final answer as <answer>…</answer>."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
+    """The task, and the last message."""
+
     task: Task
     said: str = ""
 
@@ -49,31 +51,36 @@ class Reasoning(Environment[State]):
         tasks = read_tasks(task)
         require_library()
         self.size, self.partial = size, partial
-        self.maker = Maker(Recipe(tasks=tasks, seed=seed, held_out=held_out, instruction=instruction))
+        self.client = GeneratorClient(TaskSpec(tasks=tasks, seed=seed, held_out=held_out, instruction=instruction))
 
     def tasks(self, split: Split) -> Sequence[Task]:
-        self.maker.start()  # a wrong name or setting ends here
-        test = min(max(round(self.size * self.maker.recipe.held_out), 1), self.size - 1)
-        return ReasoningTasks(split, test if split == "test" else self.size - test, self.maker)
+        """Made on demand by a process of their own."""
+        self.client.start()  # a wrong name or setting ends here
+        test = min(max(round(self.size * self.client.spec.held_out), 1), self.size - 1)
+        return ReasoningTasks(split, test if split == "test" else self.size - test, self.client)
 
     def reset(self, task: Task) -> State:
+        """Nobody has spoken."""
         return State(task=task)
 
     def transition(self, state: State, turn: Turn) -> State:
+        """Only the last message counts."""
         return State(task=state.task, said=turn.text)
 
     def reward(self, state: State) -> Reward:
+        """The library's score of the answer, made safe."""
         from marft.envs.reasoning.scoring import score
 
         answer, data = self.answer(state.said), state.task.data
         if answer is None:
             return Reward(team=0.0, correct=False)
-        settings = json.dumps(self.maker.recipe.tasks[data["task"]], sort_keys=True)
+        settings = json.dumps(self.client.spec.tasks[data["task"]], sort_keys=True)
         given = score(data["task"], settings, data["entry"], answer)
         correct = given >= 1.0
         return Reward(team=given if self.partial else float(correct), correct=correct)
 
     def gold(self, task: Task) -> str | None:
+        """The library's own answer, where it gives one."""
         answer = task.data["answer"]
         return None if answer is None else str(answer)
 

@@ -15,11 +15,11 @@ LENGTH = 1_000  # characters
 DIGITS = 2_000.0  # of the largest number that may come up on the way
 
 
-class Wild(Exception):
+class UnsafeExpression(Exception):
     """A formula that is none, or one that would take too much."""
 
 
-def is_tame(text: str) -> bool:
+def is_safe_expression(text: str) -> bool:
     """Whether `text` is arithmetic on numbers, names and known functions, small enough to be worked out at once.
 
     sympy's parser ends in Python's `eval`, so that `().__class__`, `open("f")` and `9**9**9` must not get there.
@@ -27,12 +27,12 @@ def is_tame(text: str) -> bool:
     if len(text) > LENGTH or not text.isascii():
         return False
     try:
-        return digits(ast.parse(text.strip(), mode="eval").body) <= DIGITS
-    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError, Wild):
+        return digits_bound(ast.parse(text.strip(), mode="eval").body) <= DIGITS
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError, UnsafeExpression):
         return False
 
 
-def digits(node: ast.expr) -> float:
+def digits_bound(node: ast.expr) -> float:
     """A bound on log10 of the value's numerator and denominator. Names stay names or cancel, so they count as 1."""
     match node:
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
@@ -40,12 +40,12 @@ def digits(node: ast.expr) -> float:
         case ast.Name(id=name) if NAME.fullmatch(name):
             return 0.0
         case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=inner):
-            return digits(inner)
+            return digits_bound(inner)
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div(), right=right):
-            return digits(left) + digits(right) + 0.31  # a sum is at most twice the larger part
+            return digits_bound(left) + digits_bound(right) + 0.31  # a sum is at most twice the larger part
         case ast.BinOp(left=base, op=ast.Pow(), right=exponent):
-            raised = digits(exponent)
-            return max(raised, digits(base) * 10 ** min(raised, 9.0))
+            raised = digits_bound(exponent)
+            return max(raised, digits_bound(base) * 10 ** min(raised, 9.0))
         case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in FUNCTIONS:
-            return digits(argument)
-    raise Wild(type(node).__name__)
+            return digits_bound(argument)
+    raise UnsafeExpression(type(node).__name__)

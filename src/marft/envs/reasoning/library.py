@@ -23,15 +23,17 @@ class Dataset(Protocol):
     """What we need of one of the library's datasets."""
 
     def __getitem__(self, index: int) -> dict[str, Any]: ...
-    def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float: ...
+    def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
+        """A score, usually in 0…1; it may raise or hang."""
 
 
 def require_library() -> None:
+    """MarftError where reasoning-gym is not installed."""
     if find_spec("reasoning_gym") is None:
         raise MarftError("env: reasoning needs reasoning-gym; pip install 'marft[reasoning]'")
 
 
-def names() -> list[str]:
+def task_names() -> list[str]:
     """Every task there is. `composite` is the library's own mixture, which a mapping of tasks says more plainly."""
     from reasoning_gym.factory import DATASETS
 
@@ -40,10 +42,10 @@ def names() -> list[str]:
 
 def make_dataset(name: str, settings: Mapping[str, Any], seed: int) -> Dataset:
     """The dataset, or one line that says which name or setting is wrong."""
-    known = names()
+    known = task_names()
     if name not in known:
         raise MarftError(
-            f"env.task: reasoning-gym has no task {name!r}; {suggest(name, known)}docs/reasoning.md lists them"
+            f"env.task: reasoning-gym has no task {name!r}; {suggestion(name, known)}docs/reasoning.md lists them"
         )
     from reasoning_gym.factory import DATASETS, create_dataset
 
@@ -51,7 +53,7 @@ def make_dataset(name: str, settings: Mapping[str, Any], seed: int) -> Dataset:
     for key in settings:
         if key not in allowed:
             raise MarftError(
-                f"env.task: {name} has no setting {key!r}; {suggest(key, allowed)}it has {', '.join(allowed) or 'none'}"
+                f"env.task: {name} has no setting {key!r}; {suggestion(key, allowed)}it has {', '.join(allowed) or 'none'}"
             )
     try:
         made: Dataset = create_dataset(name, seed=seed, size=draws_of(name), **settings)
@@ -68,9 +70,11 @@ def scorer(name: str, settings: str) -> Dataset:
 
 
 def draws_of(name: str) -> int:
+    """How many positions there are to draw from."""
     return FEWER_DRAWS.get(name, DRAWS)
 
 
-def suggest(name: str, known: list[str]) -> str:
+def suggestion(name: str, known: list[str]) -> str:
+    """`did you mean …? ` for a name that nobody knows, or nothing."""
     near = get_close_matches(name.casefold(), known, n=1)
     return f"did you mean {near[0]!r}? " if near else ""

@@ -15,9 +15,9 @@ from contextlib import nullcontext
 from fractions import Fraction
 from typing import Any
 
-from marft.envs.reasoning.expressions import is_tame
+from marft.envs.reasoning.expressions import is_safe_expression
+from marft.envs.reasoning.generator import TooSlow, time_limit
 from marft.envs.reasoning.library import Dataset, scorer
-from marft.envs.reasoning.making import TooSlow, time_limit
 
 SECONDS = 5.0  # one score may take
 LENGTH = 20_000  # characters of an answer; the longest right one by default settings has some 4,000
@@ -39,11 +39,11 @@ ALSO: Mapping[str, Callable[[str, Any], bool]] = {
 def score(name: str, settings: str, packed: bytes, answer: str) -> float:
     """What `answer` is worth for the entry that was packed when its task was made."""
     entry = pickle.loads(packed)
-    if len(answer) > LENGTH or (name in FORMULAS and not is_tame(answer)):
+    if len(answer) > LENGTH or (name in FORMULAS and not is_safe_expression(answer)):
         return 0.0
     dataset = scorer(name, settings)
     if name in LISTS:
-        disarm(dataset)
+        replace_eval(dataset)
     main = threading.current_thread() is threading.main_thread()  # elsewhere there are no alarms
     try:
         with time_limit(SECONDS) if main else nullcontext():
@@ -55,6 +55,6 @@ def score(name: str, settings: str, packed: bytes, answer: str) -> float:
     return min(max(given, 0.0), 1.0) if given == given else 0.0
 
 
-def disarm(dataset: Dataset) -> None:
+def replace_eval(dataset: Dataset) -> None:
     """Reads literals wherever the dataset's module says `eval`: a module's own names come before the built-in ones."""
     sys.modules[type(dataset).__module__].__dict__["eval"] = ast.literal_eval

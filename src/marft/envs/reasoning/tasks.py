@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import weakref
 from base64 import b64decode
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from marft.envs.base import MadeTasks, Split
-from marft.envs.lines import Lines, lines_of
-from marft.envs.processes import apart
-from marft.envs.reasoning.recipe import Recipe
+from marft.envs.base import GeneratedTasks, Split
+from marft.envs.processes import ChildProcess, LineReader
+from marft.envs.reasoning.spec import TaskSpec
 from marft.types import MarftError, Task
 
 PATIENCE = 300.0  # seconds without a word before the process counts as hung; a draw has its own, shorter limit
@@ -25,35 +21,34 @@ AHEAD = 256  # tasks asked for ahead of time at once
 Key = tuple[Split, int]
 
 
-class Maker:
+class GeneratorClient:
     """Asks a process of its own for tasks. A copy (pickled, in a worker) starts another when it needs one."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, spec: TaskSpec) -> None:
+        self.spec = spec
+        self._process: ChildProcess | None = None
         self._ready: OrderedDict[Key, dict[str, Any]] = OrderedDict()
         self._ahead: set[Key] = set()
-        self._answers: Lines | None = None
+        self._answers: LineReader | None = None
 
-    def __reduce__(self) -> tuple[type[Maker], tuple[Recipe]]:
-        return Maker, (self.recipe,)
+    def __reduce__(self) -> tuple[type[GeneratorClient], tuple[TaskSpec]]:
+        return GeneratorClient, (self.spec,)
 
     def start(self) -> None:
-        """Starts the process, where there is none, and waits until it has accepted the recipe."""
+        """Starts the process, where there is none, and waits until it has accepted the spec."""
         if self._process is not None and self._process.poll() is None:
             return
         self._ahead.clear()
-        self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "marft.envs.reasoning.maker"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, **apart(),
-            env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )  # fmt: skip
-        self._answers = lines_of(self._process.stdout)
-        weakref.finalize(self, stop, self._process)
-        self._tell(self.recipe.to_json())
+        # the order of a set decides what some generators make
+        self._process = ChildProcess(
+            "marft.envs.reasoning.generator_process", variables={"PYTHONHASHSEED": "0", "PYTHONWARNINGS": "ignore"}
+        )
+        self._answers = self._process.lines()
+        weakref.finalize(self, self._process.end)
+        self._tell(self.spec.to_json())
         refused = self._wait("reasoning tasks").get("refused")
         if refused is not None:
-            stop(self._process)
+            self._process.end()
             raise MarftError(refused)
 
     def take(self, split: Split, index: int) -> Task:
@@ -64,7 +59,7 @@ class Maker:
             if key not in self._ahead:
                 self._tell(json.dumps({"split": split, "index": index, "urgent": True}))
             while key not in self._ready:
-                self._store(self._wait(f"{split} task {index} of {', '.join(self.recipe.tasks)}"))
+                self._store(self._wait(f"{split} task {index} of {', '.join(self.spec.tasks)}"))
         made = self._ready[key]
         if "error" in made:
             raise MarftError(f"env: {made['error']}")
@@ -90,9 +85,8 @@ class Maker:
 
     def _tell(self, line: str) -> None:
         assert self._process is not None
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.write(line.encode() + b"\n")
+            self._process.send(line.encode() + b"\n")
         except BrokenPipeError:
             raise MarftError("env: the process that makes reasoning tasks has died; start again") from None
 
@@ -101,7 +95,7 @@ class Maker:
         answer = self._hear(what, PATIENCE)
         if answer is None:
             assert self._process is not None
-            stop(self._process)
+            self._process.end()
             raise MarftError(
                 f"env: {what}: the process that makes it has said nothing for {PATIENCE:.0f} s; choose easier settings"
             )
@@ -116,39 +110,33 @@ class Maker:
         except TimeoutError:
             return None
         if line is None:
-            stop(self._process)
+            self._process.end()
             raise MarftError(f"env: {what}: the process that makes it has died; choose easier settings")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
 
 def read_task(made: Mapping[str, Any]) -> Task:
-    """The task that `Bench.make` has put down."""
+    """The task that `TaskGenerator.make` has put down."""
     data = {"task": made["task"], "answer": made["answer"], "entry": b64decode(made["entry"])}
     return Task(id=made["id"], prompt=made["prompt"], data=data)
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-    if process.stdin is not None:
-        process.stdin.close()
-
-
-class ReasoningTasks(MadeTasks):
+class ReasoningTasks(GeneratedTasks):
     """Tasks of one split, made on demand from their index."""
 
-    def __init__(self, split: Split, size: int, maker: Maker) -> None:
+    def __init__(self, split: Split, size: int, client: GeneratorClient) -> None:
         self.split: Split = split
         self.size = size
-        self.maker = maker
+        self.client = client
 
     def __len__(self) -> int:
         return self.size
 
     def make(self, index: int) -> Task:
-        return self.maker.take(self.split, index)
+        """Waits for the process that makes it."""
+        return self.client.take(self.split, index)
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """Has these tasks made in the background; they are the same as without."""
-        self.maker.prefetch(self.split, indices)
+        self.client.prefetch(self.split, indices)

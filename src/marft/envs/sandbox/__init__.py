@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from marft.envs.sandbox.limits import Ended, Limits, Outcome
 from marft.envs.sandbox.machine import require_sandbox
-from marft.envs.sandbox.running import Running, SandboxBroken, launch, run
+from marft.envs.sandbox.program import Running, SandboxBroken, launch, run
 
 __all__ = ["Ended", "Limits", "Outcome", "Running", "SandboxBroken", "launch", "require_sandbox", "run"]

@@ -20,50 +20,53 @@ from marft.types import MarftError
 
 SETTING = "MARFT_SANDBOX_CGROUP"
 PREFIX = "marft-sandbox-"
-BURIAL = 2.0  # seconds that the last process of a group may take to be gone
+REMOVAL_S = 2.0  # seconds that the last process of a group may take to be gone
 COUNTER = itertools.count()
 
 
-def put(path: Path, value: object) -> None:
+def write_control_file(path: Path, value: object) -> None:
     """Write to a file of a control group; where there is none, none is made."""
     with open(os.open(path, os.O_WRONLY), "w") as file:
         file.write(str(value))
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RunGroup:
     """The control group of one run: its processes are added, and it is removed when they are gone."""
 
     path: Path
 
     @property
     def events(self) -> Path:
+        """The file in which the kernel counts what it killed."""
         name = "memory.events" if (self.path / "memory.max").exists() else "memory.oom_control"
         return self.path / name
 
     def limit(self, limits: Limits) -> None:
         """Version 2, or version 1. What a kernel may lack is tried only: swap, and the number of processes."""
         if (self.path / "memory.max").exists():
-            put(self.path / "memory.max", limits.memory)
+            write_control_file(self.path / "memory.max", limits.memory)
             tried = {"memory.swap.max": 0, "pids.max": limits.processes}
         else:
-            put(self.path / "memory.limit_in_bytes", limits.memory)
+            write_control_file(self.path / "memory.limit_in_bytes", limits.memory)
             tried = {"memory.memsw.limit_in_bytes": limits.memory}
         for name, value in tried.items():
             with suppress(OSError):
-                put(self.path / name, value)
+                write_control_file(self.path / name, value)
 
     def add(self, pid: int) -> None:
+        """Puts a process into the group; one that has ended is left out."""
         with suppress(ProcessLookupError):
-            put(self.path / "cgroup.procs", pid)
+            write_control_file(self.path / "cgroup.procs", pid)
 
-    def overrun(self) -> bool:
+    def exceeded_memory(self) -> bool:
         """Whether the kernel killed a process of it because it took too much."""
         words = self.events.read_text().split()
         return "oom_kill" in words and words[words.index("oom_kill") + 1] != "0"
 
     def close(self) -> None:
-        until = time.monotonic() + BURIAL
+        """Removes the group as soon as its last process is gone."""
+        until = time.monotonic() + REMOVAL_S
         while self.path.exists():
             try:
                 self.path.rmdir()
@@ -74,13 +77,14 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Parent:
+class ParentGroup:
     """The group in which each run gets its own."""
 
     path: Path
 
-    def child(self, limits: Limits) -> Group:
-        group = Group(self.path / f"{PREFIX}{os.getpid()}-{next(COUNTER)}")
+    def child(self, limits: Limits) -> RunGroup:
+        """A new group with these limits; OSError where this user may not make one."""
+        group = RunGroup(self.path / f"{PREFIX}{os.getpid()}-{next(COUNTER)}")
         group.path.mkdir()
         try:
             group.limit(limits)
@@ -109,7 +113,7 @@ class Parent:
         finally:
             group.close()
 
-    def sweep(self) -> None:
+    def remove_orphans(self) -> None:
         """Remove the groups of processes that were killed before they could."""
         for left in self.path.glob(f"{PREFIX}*-*"):
             owner = left.name.removeprefix(PREFIX).partition("-")[0]
@@ -118,22 +122,25 @@ class Parent:
                     left.rmdir()
 
 
-def text(path: str) -> str:
+def read_or_empty(path: str) -> str:
+    """The text of a file, empty where it cannot be read."""
     try:
         return Path(path).read_text()
     except OSError:
         return ""
 
 
-def parent_group() -> Parent | None:
+def parent_group() -> ParentGroup | None:
     """Where runs get their groups; None where they get none."""
     setting = os.environ.get(SETTING, "")
     if setting == "off":
         return None
-    for path in [Path(setting)] if setting else own_groups(*map(text, ("/proc/self/cgroup", "/proc/self/mountinfo"))):
-        parent = Parent(path)
+    for path in (
+        [Path(setting)] if setting else own_groups(*map(read_or_empty, ("/proc/self/cgroup", "/proc/self/mountinfo")))
+    ):
+        parent = ParentGroup(path)
         if parent.works():
-            parent.sweep()
+            parent.remove_orphans()
             return parent
     if setting:
         raise MarftError(

@@ -8,12 +8,12 @@ from importlib.resources import files
 from marft.envs.sandbox.limits import Limits
 from marft.envs.sandbox.machine import NOBODY, Machine
 
-INSIDE = files("marft.envs.sandbox").joinpath("inside.py").read_text(encoding="utf-8")
+BOOTSTRAP = files("marft.envs.sandbox").joinpath("bootstrap.py").read_text(encoding="utf-8")
 DEVICES = ("null", "urandom")  # not zero: a shared map of it is memory that the address space does not count
 STREAMS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
 
 
-def command(
+def bwrap_command(
     machine: Machine,
     limits: Limits,
     *,
@@ -52,5 +52,5 @@ def command(
     if seccomp is not None:
         line += ["--seccomp", str(seccomp)]
     resources = [f"{name}={value}" for name, value in limits.resources().items()]
-    python = [machine.python, "-I", "-S", "-B", "-X", "utf8", "-c", INSIDE]
+    python = [machine.python, "-I", "-S", "-B", "-X", "utf8", "-c", BOOTSTRAP]
     return [*line, "--", *python, str(report), str(gate), str(len(resources)), *resources, *arguments]

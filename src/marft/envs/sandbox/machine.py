@@ -14,7 +14,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from marft.envs.sandbox.cgroup import Parent, parent_group
+from marft.envs.sandbox.cgroup import ParentGroup, parent_group
 from marft.types import MarftError
 
 NOBODY = 65534
@@ -53,10 +53,10 @@ class Machine:
     loaders: tuple[str, ...]  # the files that start any program
     links: tuple[tuple[str, str], ...]  # (path, where it points): /lib is often a link to usr/lib
     hidden: tuple[str, ...]  # installed packages below `folders`
-    cgroup: Parent | None = None  # in which each run gets its own; without it, runs are watched
+    cgroup: ParentGroup | None = None  # in which each run gets its own; without it, runs are watched
 
 
-def identity() -> dict[str, Any]:
+def unprivileged_user() -> dict[str, Any]:
     """Who runs bubblewrap, as arguments of Popen: never root, for whom the kernel counts no processes."""
     return {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
 
@@ -78,8 +78,8 @@ def require_sandbox() -> Machine:
     reason = "no interpreter that nobody may read; install python3 outside of root's home"
     for bwrap in binaries:
         for python, *folders in pythons:
-            machine = replace(survey(bwrap, python, folders), cgroup=cgroup)
-            reason = trial(machine)
+            machine = replace(describe_machine(bwrap, python, folders), cgroup=cgroup)
+            reason = try_machine(machine)
             if not reason:
                 return machine
     raise MarftError(f"programs are run only inside bubblewrap, which does not work here ({reason}); {NAMESPACES}")
@@ -104,14 +104,17 @@ def interpreters() -> Iterator[list[str]]:
         seen.add(real)
         command = [real, "-I", "-S", "-c", PROBE]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, env={}, cwd="/", timeout=30, **identity())
+            done = subprocess.run(
+                command, capture_output=True, text=True, env={}, cwd="/", timeout=30, **unprivileged_user()
+            )
         except (OSError, subprocess.SubprocessError):
             continue
         if done.returncode == 0:
             yield done.stdout.splitlines()
 
 
-def survey(bwrap: str, python: str, folders: Iterable[str]) -> Machine:
+def describe_machine(bwrap: str, python: str, folders: Iterable[str]) -> Machine:
+    """What bubblewrap has to show an interpreter that lives in these folders."""
     paths = {Path(folder) for folder in folders}
     outermost = sorted(path for path in paths if not paths & set(path.parents))
     loaders = {Path(each) for library in LIBRARIES for each in glob(f"{library}/ld-*.so*")}
@@ -126,10 +129,10 @@ def survey(bwrap: str, python: str, folders: Iterable[str]) -> Machine:
     )
 
 
-def trial(machine: Machine) -> str:
+def try_machine(machine: Machine) -> str:
     """Empty where a program runs; otherwise why not."""
     from marft.envs.sandbox.limits import Limits
-    from marft.envs.sandbox.running import SandboxBroken, launch
+    from marft.envs.sandbox.program import SandboxBroken, launch
 
     try:
         with launch("print(6 * 7)", limits=Limits(seconds=30), machine=machine) as running:

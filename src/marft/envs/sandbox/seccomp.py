@@ -108,76 +108,79 @@ class Numbers:
     refused: dict[str, int]
 
 
-def column(table: str, index: int) -> dict[str, int]:
+def parse_column(table: str, index: int) -> dict[str, int]:
+    """Numbers by name from one column of a table; `-` is left out."""
     rows = [row.split() for row in table.strip().splitlines()]
     return {row[0]: int(row[index]) for row in rows if row[index] != "-"}
 
 
 MACHINES = {
-    name: Numbers(architecture=architecture, calls=column(CALLS, index), refused=column(REFUSED, index))
+    name: Numbers(architecture=architecture, calls=parse_column(CALLS, index), refused=parse_column(REFUSED, index))
     for name, architecture, index in (("x86_64", 0xC000003E, 1), ("aarch64", 0xC00000B7, 2))
 }
 
 
-def step(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
+def instruction(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
     """One instruction; `then` and `otherwise` say how many instructions a comparison jumps over."""
     return struct.pack("=HBBI", code, then, otherwise, value)
 
 
-def argument(index: int) -> bytes:
-    return step(LOAD, ARGUMENTS + 8 * index)  # of 64 bits, the lower 32
+def load_argument(index: int) -> bytes:
+    """Loads an argument of the call."""
+    return instruction(LOAD, ARGUMENTS + 8 * index)  # of 64 bits, the lower 32
 
 
-def refuse(error: int) -> bytes:
-    return step(RETURN, REFUSE | error)
+def return_error(error: int) -> bytes:
+    """Ends the filter: the call fails with this errno."""
+    return instruction(RETURN, REFUSE | error)
 
 
-ALLOWED = step(RETURN, ALLOW)
+ALLOWED = instruction(RETURN, ALLOW)
 
 
-def among(values: tuple[int, ...], error: int) -> list[bytes]:
+def allow_only(values: tuple[int, ...], error: int) -> list[bytes]:
     """Allow what was loaded if it is one of these."""
-    return [*(part for value in values for part in (step(EQUALS, value, 0, 1), ALLOWED)), refuse(error)]
+    return [*(part for value in values for part in (instruction(EQUALS, value, 0, 1), ALLOWED)), return_error(error)]
 
 
-def unless(values: tuple[int, ...], error: int) -> list[bytes]:
+def refuse_only(values: tuple[int, ...], error: int) -> list[bytes]:
     """Refuse what was loaded if it is one of these."""
-    return [*(part for value in values for part in (step(EQUALS, value, 0, 1), refuse(error))), ALLOWED]
+    return [*(part for value in values for part in (instruction(EQUALS, value, 0, 1), return_error(error))), ALLOWED]
 
 
-def judged_by_arguments(own: Numbers) -> dict[int, list[bytes]]:
+def argument_rules(own: Numbers) -> dict[int, list[bytes]]:
     """Calls that depend on their arguments; each list ends in a verdict."""
     calls = own.calls
     return {
         # A thread that did not share the table of open files would have as many files again.
         calls["clone"]: [
-            argument(0), step(HAS_BIT, CLONE_THREAD, 0, 2), step(HAS_BIT, CLONE_FILES, 0, 1), ALLOWED, refuse(errno.EPERM),
+            load_argument(0), instruction(HAS_BIT, CLONE_THREAD, 0, 2), instruction(HAS_BIT, CLONE_FILES, 0, 1), ALLOWED, return_error(errno.EPERM),
         ],
-        CLOSE_RANGE: [argument(2), step(HAS_BIT, CLOSE_RANGE_UNSHARE, 0, 1), refuse(errno.EPERM), ALLOWED],
+        CLOSE_RANGE: [load_argument(2), instruction(HAS_BIT, CLOSE_RANGE_UNSHARE, 0, 1), return_error(errno.EPERM), ALLOWED],
         # Pages of shared anonymous memory outlive their part of the address space.
         calls["mmap"]: [
-            argument(3), step(HAS_BIT, MAP_HUGETLB, 2, 0), step(HAS_BIT, MAP_ANONYMOUS, 0, 2),
-            step(HAS_BIT, MAP_SHARED, 0, 1), refuse(errno.ENOMEM), ALLOWED,
+            load_argument(3), instruction(HAS_BIT, MAP_HUGETLB, 2, 0), instruction(HAS_BIT, MAP_ANONYMOUS, 0, 2),
+            instruction(HAS_BIT, MAP_SHARED, 0, 1), return_error(errno.ENOMEM), ALLOWED,
         ],
         # A huge page of which one small page is left mapped stays whole.
         calls["madvise"]: [
-            argument(2), *unless((MADVISE_MERGEABLE, MADVISE_HUGEPAGE, MADVISE_COLLAPSE), errno.EINVAL),
+            load_argument(2), *refuse_only((MADVISE_MERGEABLE, MADVISE_HUGEPAGE, MADVISE_COLLAPSE), errno.EINVAL),
         ],
         calls["prctl"]: [
-            argument(0), step(EQUALS, DISABLE_HUGE_PAGES, 0, 4), argument(1), *among((1,), errno.EPERM),
-            *among((SET_NAME, GET_NAME), errno.EPERM),
+            load_argument(0), instruction(EQUALS, DISABLE_HUGE_PAGES, 0, 4), load_argument(1), *allow_only((1,), errno.EPERM),
+            *allow_only((SET_NAME, GET_NAME), errno.EPERM),
         ],
         # Neither locks, of which a file may have any number, nor larger pipes.
         calls["fcntl"]: [
-            argument(1),
-            *among((DUPLICATE, GET_FD, SET_FD, GET_FLAGS, SET_FLAGS, GET_LOCK, DUPLICATE_CLOEXEC), errno.EPERM),
+            load_argument(1),
+            *allow_only((DUPLICATE, GET_FD, SET_FD, GET_FLAGS, SET_FLAGS, GET_LOCK, DUPLICATE_CLOEXEC), errno.EPERM),
         ],
-        calls["socket"]: [refuse(errno.EAFNOSUPPORT)],
+        calls["socket"]: [return_error(errno.EAFNOSUPPORT)],
         calls["socketpair"]: [
-            argument(0), step(EQUALS, AF_UNIX, 1, 0), refuse(errno.EAFNOSUPPORT),
-            argument(1), step(AND, SOCKET_TYPE), *among((SOCK_STREAM,), errno.EPROTONOSUPPORT),
+            load_argument(0), instruction(EQUALS, AF_UNIX, 1, 0), return_error(errno.EAFNOSUPPORT),
+            load_argument(1), instruction(AND, SOCKET_TYPE), *allow_only((SOCK_STREAM,), errno.EPROTONOSUPPORT),
         ],
-        CLONE3: [refuse(errno.ENOSYS)],  # its flags cannot be looked at; the C library falls back to clone
+        CLONE3: [return_error(errno.ENOSYS)],  # its flags cannot be looked at; the C library falls back to clone
     }  # fmt: skip
 
 
@@ -187,17 +190,17 @@ def seccomp_filter(machine: str = "") -> bytes | None:
     if own is None:
         return None
     steps = [
-        step(LOAD, ARCHITECTURE),
-        step(EQUALS, own.architecture, 1, 0),
-        step(RETURN, KILL),
-        step(LOAD, NUMBER),
-        step(AT_LEAST, FOREIGN_CALLS, 0, 1),
-        step(RETURN, KILL),
-        step(AT_LEAST, UNKNOWN, 0, 1),
-        refuse(errno.ENOSYS),
+        instruction(LOAD, ARCHITECTURE),
+        instruction(EQUALS, own.architecture, 1, 0),
+        instruction(RETURN, KILL),
+        instruction(LOAD, NUMBER),
+        instruction(AT_LEAST, FOREIGN_CALLS, 0, 1),
+        instruction(RETURN, KILL),
+        instruction(AT_LEAST, UNKNOWN, 0, 1),
+        return_error(errno.ENOSYS),
     ]
-    for call, verdict in judged_by_arguments(own).items():
-        steps += [step(EQUALS, call, 0, len(verdict)), *verdict]
+    for call, verdict in argument_rules(own).items():
+        steps += [instruction(EQUALS, call, 0, len(verdict)), *verdict]
     for call in own.refused.values():
-        steps += [step(EQUALS, call, 0, 1), refuse(errno.EPERM)]
+        steps += [instruction(EQUALS, call, 0, 1), return_error(errno.EPERM)]
     return b"".join([*steps, ALLOWED])

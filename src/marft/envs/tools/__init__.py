@@ -18,7 +18,8 @@ class Tool(Protocol):
     name: str
     help: str  # one line for the agent's prompt
 
-    def use(self, text: str) -> str: ...
+    def use(self, text: str) -> str:
+        """The result of a call, or why there is none."""
 
 
 def make_tool(name: str) -> Tool:

@@ -23,90 +23,98 @@ SPELLINGS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "^": "**
 BIGGEST_FACTORIAL = 400
 
 
-class Refused(Exception):
+class CalculatorError(Exception):
     """Why there is no result, in a few words."""
 
 
 def power(base: Fraction, exponent: Fraction) -> Fraction:
+    """Exact for whole exponents, otherwise right to 30 digits."""
     if exponent.denominator == 1:
         if base == 0 and exponent < 0:
             raise ZeroDivisionError
         if abs(base) == 1:
             return base ** (exponent.numerator % 2)
-        check_bits((bits(base) - 1) * abs(exponent.numerator))
+        check_bits((bit_size(base) - 1) * abs(exponent.numerator))
         return base**exponent.numerator
     if base < 0:
-        raise Refused("a broken power of a negative number")
+        raise CalculatorError("a broken power of a negative number")
     if base == 0:
         if exponent < 0:
             raise ZeroDivisionError
         return base
-    check_bits(int(bits(base) * abs(exponent)))
-    return rounded_off(PRECISE.power(decimal(base), decimal(exponent)))
+    check_bits(int(bit_size(base) * abs(exponent)))
+    return exact_fraction(PRECISE.power(as_decimal(base), as_decimal(exponent)))
 
 
-def divided(a: Fraction, b: Fraction, by: Callable[[Fraction, Fraction], Fraction | int]) -> Fraction:
-    check_bits(bits(a) + bits(b))
+def divide(a: Fraction, b: Fraction, by: Callable[[Fraction, Fraction], Fraction | int]) -> Fraction:
+    """`by(a, b)`: a quotient, a floor or a remainder."""
+    check_bits(bit_size(a) + bit_size(b))
     return Fraction(by(a, b))
 
 
-def times(a: Fraction, b: Fraction) -> Fraction:
-    check_bits(bits(a) + bits(b))
+def multiply(a: Fraction, b: Fraction) -> Fraction:
+    """A product that is refused before it grows too large."""
+    check_bits(bit_size(a) + bit_size(b))
     return a * b
 
 
-def root(number: Fraction) -> Fraction:
+def square_root(number: Fraction) -> Fraction:
+    """Exact where the root is rational, otherwise right to 30 digits."""
     if number < 0:
-        raise Refused("the root of a negative number")
+        raise CalculatorError("the root of a negative number")
     above, below = math.isqrt(number.numerator), math.isqrt(number.denominator)
     if above**2 == number.numerator and below**2 == number.denominator:
         return Fraction(above, below)
-    return rounded_off(PRECISE.sqrt(decimal(number)))
+    return exact_fraction(PRECISE.sqrt(as_decimal(number)))
 
 
-def rounded_off(result: Decimal) -> Fraction:
+def exact_fraction(result: Decimal) -> Fraction:
+    """Of a rounded result; refused where digits that are not right would be shown."""
     if result.adjusted() >= DIGITS:  # it would be shown in full, with digits that are not right
-        raise Refused("too large")
+        raise CalculatorError("too large")
     return Fraction(result)
 
 
 def factorial(number: Fraction) -> Fraction:
-    n = whole(number, "factorial")
+    """Of whole numbers up to BIGGEST_FACTORIAL."""
+    n = require_integer(number, "factorial")
     if n < 0:
-        raise Refused("the factorial of a negative number")
+        raise CalculatorError("the factorial of a negative number")
     if n > BIGGEST_FACTORIAL:
-        raise Refused("too large")
+        raise CalculatorError("too large")
     return Fraction(math.factorial(n))
 
 
-def rounded(number: Fraction, places: Fraction = Fraction(0)) -> Fraction:
-    digits = whole(places, "round")
+def round_to(number: Fraction, places: Fraction = Fraction(0)) -> Fraction:
+    """To `places` decimals, halves to even."""
+    digits = require_integer(places, "round")
     if abs(digits) > DIGITS:
-        raise Refused(f"round takes at most {DIGITS} places")
+        raise CalculatorError(f"round takes at most {DIGITS} places")
     return Fraction(round(number, digits))
 
 
-def divisor(*numbers: Fraction) -> Fraction:
-    return Fraction(math.gcd(*(whole(number, "gcd") for number in numbers)))
+def common_divisor(*numbers: Fraction) -> Fraction:
+    """The greatest of all the numbers."""
+    return Fraction(math.gcd(*(require_integer(number, "gcd") for number in numbers)))
 
 
 OPERATORS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
-    ast.Mult: times,
-    ast.Div: lambda a, b: divided(a, b, operator.truediv),
-    ast.FloorDiv: lambda a, b: divided(a, b, operator.floordiv),
-    ast.Mod: lambda a, b: divided(a, b, operator.mod),
+    ast.Mult: multiply,
+    ast.Div: lambda a, b: divide(a, b, operator.truediv),
+    ast.FloorDiv: lambda a, b: divide(a, b, operator.floordiv),
+    ast.Mod: lambda a, b: divide(a, b, operator.mod),
     ast.Pow: power,
 }
 FUNCTIONS: Mapping[str, tuple[range, Callable[..., Fraction]]] = {  # how many arguments it takes, and what it does
-    "sqrt": (range(1, 2), root),
+    "sqrt": (range(1, 2), square_root),
     "abs": (range(1, 2), abs),
     "min": (range(1, 100), lambda *numbers: min(numbers)),
     "max": (range(1, 100), lambda *numbers: max(numbers)),
-    "round": (range(1, 3), rounded),
+    "round": (range(1, 3), round_to),
     "factorial": (range(1, 2), factorial),
-    "gcd": (range(1, 100), divisor),
+    "gcd": (range(1, 100), common_divisor),
 }
 
 
@@ -120,9 +128,10 @@ class Calculator:
     )
 
     def use(self, text: str) -> str:
+        """The value in digits, or `error: …`."""
         try:
-            return show(work_out(text))
-        except Refused as refused:
+            return format_number(evaluate(text))
+        except CalculatorError as refused:
             return f"error: {refused}"
         except ZeroDivisionError:
             return "error: division by zero"
@@ -130,63 +139,69 @@ class Calculator:
             return "error: not an expression that can be worked out"
 
 
-def work_out(text: str) -> Fraction:
+def evaluate(text: str) -> Fraction:
+    """The value of an expression as agents write it; CalculatorError says why it is refused."""
     if len(text) > LENGTH:
-        raise Refused("too long")
+        raise CalculatorError("too long")
     text = text.translate(SPELLINGS).strip().removesuffix("=").rstrip()
     if not text.isascii():  # positions in the tree count bytes
-        raise Refused("use plain digits and operators")
-    return value(ast.parse(text, mode="eval").body, text)
+        raise CalculatorError("use plain digits and operators")
+    return evaluate_node(ast.parse(text, mode="eval").body, text)
 
 
-def value(node: ast.expr, text: str) -> Fraction:
+def evaluate_node(node: ast.expr, text: str) -> Fraction:
+    """The value of one node; `text` is the whole expression, whose literals are read as written."""
     match node:
         case ast.Constant(value=int() | float()):
-            result = number(text[node.col_offset : node.end_col_offset])
+            result = parse_number(text[node.col_offset : node.end_col_offset])
         case ast.UnaryOp(op=ast.USub(), operand=inner):
-            result = -value(inner, text)
+            result = -evaluate_node(inner, text)
         case ast.UnaryOp(op=ast.UAdd(), operand=inner):
-            result = value(inner, text)
+            result = evaluate_node(inner, text)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-            result = OPERATORS[type(op)](value(left, text), value(right, text))
+            result = OPERATORS[type(op)](evaluate_node(left, text), evaluate_node(right, text))
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS:
             takes, function = FUNCTIONS[name]
             if len(arguments) not in takes:
-                raise Refused(f"{name} does not take {len(arguments)} numbers")
-            result = function(*(value(each, text) for each in arguments))
+                raise CalculatorError(f"{name} does not take {len(arguments)} numbers")
+            result = function(*(evaluate_node(each, text) for each in arguments))
         case _:
-            raise Refused(f"only numbers, + - * / // % **, parentheses and {', '.join(FUNCTIONS)} are known")
-    check_bits(bits(result))
+            raise CalculatorError(f"only numbers, + - * / // % **, parentheses and {', '.join(FUNCTIONS)} are known")
+    check_bits(bit_size(result))
     return result
 
 
-def number(spelled: str) -> Fraction:
+def parse_number(spelled: str) -> Fraction:
     """A literal as it is written: 0.1 is a tenth."""
     if not NUMBER.fullmatch(spelled):
-        raise Refused(f"{spelled[:20]} is not a plain number")
+        raise CalculatorError(f"{spelled[:20]} is not a plain number")
     return Fraction(spelled)
 
 
-def whole(number: Fraction, what: str) -> int:
+def require_integer(number: Fraction, what: str) -> int:
+    """The number as an int; CalculatorError where it has a fraction."""
     if number.denominator != 1:
-        raise Refused(f"{what} takes whole numbers")
+        raise CalculatorError(f"{what} takes whole numbers")
     return number.numerator
 
 
-def decimal(number: Fraction) -> Decimal:
+def as_decimal(number: Fraction) -> Decimal:
+    """To 30 digits."""
     return PRECISE.divide(Decimal(number.numerator), Decimal(number.denominator))
 
 
-def bits(number: Fraction) -> int:
+def bit_size(number: Fraction) -> int:
+    """Bits of the larger of numerator and denominator."""
     return max(number.numerator.bit_length(), number.denominator.bit_length())
 
 
 def check_bits(count: int) -> None:
+    """CalculatorError for a number of more than BITS bits."""
     if count > BITS:
-        raise Refused("too large")
+        raise CalculatorError("too large")
 
 
-def show(number: Fraction) -> str:
+def format_number(number: Fraction) -> str:
     """Whole numbers in full, others to DIGITS digits."""
     if number.denominator == 1:
         return str(number.numerator)

@@ -35,17 +35,18 @@ class Python:
         require_sandbox()
 
     def use(self, text: str) -> str:
-        code = unfenced(text)
+        """What the code prints, in at most SHOWN characters."""
+        code = strip_fence(text)
         if len(code) > LENGTH:
             return "error: the code is too long"
         try:
             outcome = run(f"CODE = {code!a}\n{PROGRAM}", limits=LIMITS)
         except (SandboxBroken, OSError):  # no process or file can be had at the moment
             return "error: the sandbox is not available"
-        return report(outcome)
+        return describe_outcome(outcome)
 
 
-def report(outcome: Outcome) -> str:
+def describe_outcome(outcome: Outcome) -> str:
     """What was printed, and how it went wrong: for an exception the last line of its traceback."""
     match outcome.ended:
         case "ok":
@@ -65,7 +66,7 @@ def report(outcome: Outcome) -> str:
     return "\n".join(part for part in (printed, trouble) if part) or "(no output)"
 
 
-def unfenced(text: str) -> str:
+def strip_fence(text: str) -> str:
     """The code without the fence that a chat model likes to put around it."""
     code = text.strip("\n").rstrip()
     for fence in FENCES:

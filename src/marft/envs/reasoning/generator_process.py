@@ -1,0 +1,66 @@
+"""The process that makes tasks: `python -m marft.envs.reasoning.generator_process`, driven by `tasks.GeneratorClient`.
+
+The first line on stdin is the spec; each other line asks for a task (`{"split", "index", "urgent"}`) and is answered
+by a line on stdout. What is urgent goes first. It runs with a fixed hash seed, since the order of a set decides what
+some generators make, and apart from the trainer, since others take seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+from itertools import count
+from typing import IO, Any
+
+from marft.envs.processes import claim_stdout, receive_in_thread
+from marft.envs.reasoning.generator import TaskGenerator
+from marft.envs.reasoning.spec import TaskSpec
+from marft.types import MarftError
+
+Order = tuple[bool, int, dict[str, Any]]  # not urgent, place in the line, what is asked
+
+
+def main() -> None:
+    """Answers whether the spec can be used, and then makes tasks, urgent ones first."""
+    answers = os.fdopen(claim_stdout(), "w", encoding="utf-8")
+    orders: queue.PriorityQueue[Order] = queue.PriorityQueue()
+    spec = TaskSpec.from_json(sys.stdin.readline())
+    places = count()
+
+    def place(order: dict[str, Any]) -> None:
+        orders.put((not order["urgent"], next(places), order))
+
+    receive_in_thread(map(json.loads, sys.stdin), place)
+    replies: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    threading.Thread(target=write_replies, args=(answers, replies), daemon=True).start()
+    try:
+        generator = TaskGenerator(spec)
+    except MarftError as error:
+        replies.put({"refused": str(error)})
+        threading.Event().wait()  # until the other side has read it and leaves
+        return
+    replies.put({"ready": True})
+    while True:
+        order = orders.get()[2]
+        try:
+            made = generator.make(order["split"], order["index"])
+        except MarftError as error:
+            made = {"error": str(error)}
+        replies.put({"split": order["split"], "index": order["index"], **made})
+
+
+def write_replies(answers: IO[str], replies: queue.SimpleQueue[dict[str, Any]]) -> None:
+    """Apart from the generator, so that a full pipe does not stop it."""
+    try:
+        while True:
+            answers.write(json.dumps(replies.get()) + "\n")
+            answers.flush()
+    except BrokenPipeError:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
