@@ -215,7 +215,9 @@ def test_what_tests_print_is_no_verdict() -> None:
     assert grade(HONEST, {**CALLS, "tests": [noisy, "assert f(7) == 14"]}, ALLOWANCE, stop=False) == (True, False)
 
 
-@pytest.mark.parametrize("name", ["same", "__same__", "close", "space", "examine"])
+@pytest.mark.parametrize(
+    "name", ["is_equal", "same", "__same__", "is_close", "close", "space", "run_remote_tests", "examine"]
+)
 def test_a_function_may_be_called_like_one_of_ours(name: str) -> None:
     tests = read_task({"problem": "?", "tests": {"fn_name": name, "inputs": [[3]], "outputs": [[4]]}}, "x", 9).data[
         "tests"
