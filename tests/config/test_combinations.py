@@ -47,6 +47,15 @@ NAMES = [
     refusal(f"{A}.script=f", f"{A}.script", "'f' names no function; write package.module:function", f"{A}.script=m:f"),
     refusal(f"{A}.calls=2", f"{A}.calls", "it has no tools to call", f"{A}.calls=2 & {A}.tools=[python]"),
     refusal(f"{A}.tools=[python, python]", f"{A}.tools", "comes twice", f"{A}.tools=[python, calculator]"),
+    refusal(
+        f"{A}.tools=[calculater]",
+        f"{A}.tools.0",
+        "'calculater' is none of calculator, python; did you mean 'calculator'?; or give package.module:Class",
+        f"{A}.tools=[m:Mine]",
+    ),
+    refusal(
+        "engine.name=locl", "engine.name", "'locl' is none of local, vllm; did you mean 'local'?", "engine.name=m:Mine"
+    ),
     refusal("team.workflow=m:", "team.workflow", "'m:' names no function", "team.workflow=m.n:f"),
     refusal(
         "team.workflow=x",
@@ -134,6 +143,8 @@ WORKFLOWS = [
             "team.workflow=vote & team.votes=2"),
     refusal("team.workflow=m:f & team.steps=2", "team.steps", "it is for orchestrated, and 'm:f' would ignore it",
             "team.workflow=orchestrated & team.steps=2"),
+    refusal("team.options={a: 1}", "team.options", "they are for a workflow of your own, and 'sequential' has none; drop them",
+            "team.workflow=m:f & team.options={a: 1}"),
     refusal(f"{B}.sees=[aa]", f"{B}.sees", "unknown agent 'aa'; did you mean 'a'?; the team is a, b", f"{B}.sees=[a]"),
     refusal(f"team.workflow=m:f & {B}.sees=[zed]", f"{B}.sees", "unknown agent 'zed'; the team is a, b",
             f"team.workflow=m:f & {B}.sees=[a, b]"),
@@ -237,6 +248,8 @@ LEARNING = [
 
 VLLM = "engine.name=vllm"
 ENGINES = [
+    refusal("engine.options={a: 1}", "engine.options", "they are for an engine of your own, and local has none; drop them",
+            "engine.name=m:Mine & engine.options={a: 1}"),
     refusal("engine.url=http://h", "engine.url", "only vLLM has one; say engine.name=vllm", f"{VLLM} & engine.url=http://h"),
     refusal(f"{VLLM} & engine.url=http://h & engine.memory=0.5", "engine.memory", "a server is told when it is started; drop it", f"{VLLM} & engine.memory=0.5", "engine.memory=0.5"),
     refusal(f"{VLLM} & {A}.model=other", "engine.name", "vllm serves one base model and this team has 2; use local",

@@ -13,13 +13,17 @@ from pydantic import BaseModel
 
 from marft.config import ALGORITHMS, CREDITS, WORKFLOWS, Config, parse
 from marft.config.algorithm import ScheduleConfig
+from marft.references import look_up
 
-CHOICES = {"algorithm": ALGORITHMS, "credit": CREDITS}
+CHOICES: dict[str, dict[str, type[BaseModel]]] = {
+    "algorithm": {name: look_up(where) for name, where in ALGORITHMS.items()},
+    "credit": {name: look_up(where) for name, where in CREDITS.items()},
+}
 DOCS = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 KEYS = """
 seed device dtype model init_from
 env.name env.deadline env.tasks_deadline env.workers
-team.workflow team.rounds team.votes team.steps team.anonymous
+team.workflow team.rounds team.votes team.steps team.options team.anonymous
 team.agents.*.prompt team.agents.*.sees
 team.agents.*.temperature team.agents.*.top_p team.agents.*.top_k team.agents.*.max_tokens team.agents.*.stop team.agents.*.tools team.agents.*.calls
 team.agents.*.trainable team.agents.*.adapter team.agents.*.rank team.agents.*.lr team.agents.*.init_from
@@ -41,7 +45,7 @@ schedule.mode schedule.interval schedule.clip
 lora.rank lora.alpha lora.targets
 optimizer.lr optimizer.weight_decay optimizer.eps optimizer.grad_clip optimizer.warmup optimizer.decay
 train.iterations train.budget train.tasks train.samples train.epochs train.minibatches train.tokens train.recompute train.failures train.on_collapse
-engine.name engine.slots engine.memory engine.url engine.mismatch engine.correction
+engine.name engine.slots engine.memory engine.url engine.mismatch engine.correction engine.options
 eval.tasks eval.every eval.temperature eval.top_p eval.top_k eval.samples eval.k eval.ablate
 eval.benchmarks.*.name eval.benchmarks.*.deadline eval.benchmarks.*.tasks_deadline eval.benchmarks.*.workers
 checkpoint.every checkpoint.keep

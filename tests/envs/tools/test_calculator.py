@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marft.envs.tools import NAMES, SHOWN, calculator, make_tool
+from marft.config import parse
+from marft.config.team import TOOLS
+from marft.envs.tools import SHOWN, calculator, make_tool
 from marft.envs.tools.calculator import Calculator, evaluate
 from marft.types import MarftError
 
@@ -193,6 +195,8 @@ def test_tools_by_name() -> None:
     assert tool.name == "calculator"
     assert "<calculator>2*(3+4)</calculator>" in tool.help
     assert "\n" not in tool.help
-    with pytest.raises(MarftError, match="unknown tool 'calc'; use calculator or python"):
+    with pytest.raises(MarftError, match="'calc' is none of calculator, python"):
+        parse({"team": {"agents": {"a": {"prompt": "x", "tools": ["calc"]}}}, "algorithm": "rae"})
+    with pytest.raises(MarftError, match="tools: cannot import 'calc'"):
         make_tool("calc")
-    assert NAMES == ("calculator", "python")
+    assert TOOLS == ("calculator", "python")
