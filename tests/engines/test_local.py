@@ -325,10 +325,24 @@ def test_an_update_of_the_adapter_is_seen_at_once() -> None:
 
 def test_tokens_are_counted_and_the_version_is_noted(team: TeamModel) -> None:
     engine = LocalEngine(team, 4)
-    engine.version = 3
+    engine.publish(3)
     said = ask(engine, *(request(i, seed=i) for i in range(6)))
     assert engine.tokens == sum(len(c.token_ids) for c in said)
     assert {c.version for c in said} == {3}
+
+
+def test_what_is_under_way_when_a_version_is_published_has_both(team: TeamModel) -> None:
+    engine = LocalEngine(team, 2)
+    wild = Sampling(temperature=3.0, max_tokens=24)
+
+    async def play() -> list[Completion]:
+        first = asyncio.create_task(engine.generate(request(1, sampling=wild)))
+        while not engine.live:
+            await asyncio.sleep(0)
+        engine.publish(1)
+        return [await first, await engine.generate(request(1, sampling=wild))]
+
+    assert [(said.version, said.newest) for said in asyncio.run(play())] == [(0, 1), (1, 1)]
 
 
 def push(team: TeamModel, adapter: str, seed: int) -> None:
@@ -374,7 +388,7 @@ def test_defect_15_no_keys_of_an_old_adapter_are_reused() -> None:
         async with asyncio.timeout(30):
             await others[0]
             assert len(engine.live) + len(engine.waiting) >= 5  # the others are at it, and ours wait
-            assert all(each.adapter == "solver" for each, _ in engine.live)
+            assert all(each.request.adapter == "solver" for each in engine.live)
             push(team, "planner", seed=2)
             return (await asyncio.gather(*others, *ours))[len(others) :]
 

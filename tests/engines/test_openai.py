@@ -342,7 +342,7 @@ def test_connections_last_as_long_as_their_loop() -> None:
         engine = engine_of(endpoint.url)
         for _ in range(2):
             asyncio.run(talk(engine))
-            assert engine._lines == {}
+            assert engine._connections.by_loop == {}
     ports = [seen.port for seen in endpoint.seen]
     assert len(set(ports[:3])) == len(set(ports[3:])) == 1
     assert ports[0] != ports[3]

@@ -59,7 +59,7 @@ def test_an_adapter_is_loaded_once_a_version_and_the_old_one_goes_first() -> Non
     ask(speaking, request(), request(None))
     assert log == [("load", "solver@0"), ("load", "planner@0"), ("load", "base")]
     log.clear()
-    speaking.version = 1
+    speaking.publish(1)
     [said] = ask(speaking, request())
     assert said.version == 1
     assert log == [("drop", "solver@0"), ("drop", "planner@0"), ("load", "solver@1")]
@@ -72,12 +72,12 @@ def test_a_name_and_a_number_never_come_back() -> None:
     seen = []
     for speaking in (engine(), engine()):
         for version in (0, 1, 0):
-            speaking.version = version
+            speaking.publish(version)
             ask(speaking, request())
         editions = [edition for _, edition, _ in backend_of(speaking).requests if edition is not None]
-        assert [edition.number for edition in editions] == [1, 2, 3]
+        assert [edition.number for edition in editions] == [2, 4, 6]  # planner's come first
         seen += [edition.name for edition in editions]
-    assert [name.split("-", 2)[2] for name in seen] == ["1-solver@0", "2-solver@1", "3-solver@0"] * 2
+    assert [name.split("-", 2)[2] for name in seen] == ["2-solver@0", "4-solver@1", "6-solver@0"] * 2
     assert len(set(seen)) == 6
 
 
@@ -95,7 +95,7 @@ def test_an_edition_that_cannot_be_dropped_costs_no_answer(
     folders = [edition.folder for edition in speaking.editions.known.values()]
     backend.clinging = True
     for version in (1, 2):
-        speaking.version = version
+        speaking.publish(version)
         assert [said.version for said in ask(speaking, request(asked))] == [version]
     assert [name for what, name in backend.log if what == "drop"] == dropped  # each is tried, and tried once
     assert [folder.exists() for folder in folders] == [False, False, True]  # the base's stays
@@ -113,7 +113,8 @@ def test_who_is_interrupted_while_dropping_leaves_the_others_to_drop() -> None:
         await asyncio.Event().wait()
 
     async def play() -> None:
-        speaking.version, backend.drop = 1, never  # type: ignore[method-assign]
+        speaking.publish(1)
+        backend.drop = never  # type: ignore[method-assign]
         dropping = asyncio.create_task(speaking._drop_outdated())
         await asyncio.sleep(0)
         dropping.cancel()
@@ -133,9 +134,10 @@ def test_what_is_loaded_is_the_adapter_as_it_then_is() -> None:
     [first] = speaking.editions.known.values()
     before = load_file(first.folder / WEIGHTS)
     fill_b(TEAM, 0.1, seed=5)
-    speaking.version = 1
+    speaking.publish(1)
     ask(speaking, request())
-    [second] = speaking.editions.known.values()
+    assert set(speaking.editions.known) == {("planner", 1), ("solver", 1)}
+    second = speaking.editions.known["solver", 1]
     after, now = load_file(second.folder / WEIGHTS), to_peft(TEAM, "solver")
     assert after.keys() == now.keys() == before.keys()
     assert all((after[key] == now[key]).all() for key in now)
@@ -172,7 +174,7 @@ def test_an_old_edition_stays_as_long_as_a_request_uses_it() -> None:
             await asyncio.sleep(0)
         [(_, old, _)] = backend.requests
         assert old is not None
-        speaking.version = 1
+        speaking.publish(1)
         gate, backend.gate = backend.gate, None
         await speaking.generate(request())
         assert ("drop", "solver@0") not in backend.log

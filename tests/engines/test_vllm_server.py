@@ -77,7 +77,7 @@ def test_a_stop_string_of_ours_is_believed_and_no_other(fake: Fake) -> None:
 def test_adapters_are_loaded_once_and_unloaded_after_an_update(fake: Fake) -> None:
     engine = open_at(fake.url)
     ask(engine, "solver", "solver", None)
-    engine.version = 1
+    engine.publish(1)
     ask(engine, "solver")
     names = [body["lora_name"].rpartition("-")[2] for body in fake.bodies(LOAD)]
     assert sorted(names[:2]) == ["base", "solver@0"]
@@ -95,7 +95,8 @@ def test_what_the_server_keeps_is_asked_back_again_and_what_it_has_not_is_forgot
 
     engine = open_at(fake.url)
     for version, status in enumerate((200, 500, 404, 200)):
-        engine.version, fake.refuses[UNLOAD] = version, status
+        engine.publish(version)
+        fake.refuses[UNLOAD] = status
         assert ask(engine, "solver")[0].version == version
     assert unloaded() == ["solver@0", "solver@0", "solver@1", "solver@2"]
     del engine
@@ -107,7 +108,7 @@ def test_connections_are_closed_with_their_event_loop(fake: Fake) -> None:
     engine = open_at(fake.url)
     ask(engine, "solver")
     ask(engine, "solver")
-    assert engine.backend.clients == {}  # type: ignore[attr-defined]
+    assert engine.backend.connections.by_loop == {}  # type: ignore[attr-defined]
 
 
 # --- the key ----------------------------------------------------------------------------------------------------------
@@ -122,7 +123,7 @@ def test_the_key_is_sent_with_every_request_and_shown_to_nobody(
     fake.key = SECRET
     engine = open_at(fake.url)
     ask(engine, "solver", None)
-    engine.version = 1
+    engine.publish(1)
     ask(engine, "solver")
     fake.refuses[COMPLETE], fake.quoted = 400, SECRET
     with pytest.raises(SpeechError, match=r"no such thing \*\*\*") as error:

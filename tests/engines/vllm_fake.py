@@ -29,6 +29,7 @@ class Backend:
         self.broken = False
         self.clinging = False
         self.answer: Said | None = None
+        self.closed = 0
 
     async def load(self, edition: Edition) -> None:
         self.log.append(("load", short(edition)))
@@ -46,6 +47,29 @@ class Backend:
         if self.gate is not None:
             await self.gate.wait()
         return self.answer or Said(token_ids=(19,) * limit, logprobs=(-1.5,) * limit, stop=None)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Speaker(Backend):
+    """Says a text that the request decides, as vLLM would: up to its limit, or to where a stop string is complete."""
+
+    def __init__(self, tokenizer: Any, end: int) -> None:
+        super().__init__()
+        self.tokenizer, self.end = tokenizer, end
+
+    async def complete(self, request: Request, edition: Edition | None, limit: int) -> Said:
+        await super().complete(request, edition, limit)
+        await asyncio.sleep(0.001 * (request.seed % 3))  # answers come in another order than questions
+        text = f"Answer: {request.seed * 7 + len(request.prompt_ids)}; Answer: 8"
+        ids = (*self.tokenizer.encode(text, add_special_tokens=False), self.end)
+        for count in range(1, min(limit, len(ids)) + 1):
+            so_far = self.tokenizer.decode(ids[:count], skip_special_tokens=True)
+            ended = next((stop for stop in request.sampling.stop if stop in so_far), None)
+            if ended is not None:
+                break
+        return Said(token_ids=ids[:count], logprobs=tuple(-0.25 * token for token in ids[:count]), stop=ended)
 
 
 def short(edition: Edition) -> str:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import torch
 
+from marft.engines.base import Adapters
 from marft.engines.rows import Rows
 from marft.engines.stepwise import Stepper, Stepwise
 from marft.engines.stopping import cut
@@ -24,7 +26,15 @@ from marft.models.team import TeamModel
 from marft.types import Completion, MarftError, Message, PromptTooLong, Request, SpeechError
 
 Settled = Callable[[], Awaitable[None]]
-Entry = tuple[Request, "asyncio.Future[Completion]"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Entry:
+    """A request and who waits for it; `version` of the policy that drew its first token."""
+
+    request: Request
+    future: asyncio.Future[Completion]
+    version: int = 0
 
 
 async def at_once() -> None:
@@ -40,8 +50,8 @@ class LocalEngine:
 
     def __init__(self, team: TeamModel, slots: int, settled: Settled = at_once, *, memory: float = 0.4) -> None:
         self.team, self.slots, self.settled = team, slots, settled
-        self.version = 0
-        self.tokens = 0  # drawn so far, for those who were answered
+        self.version = self.tokens = 0
+        self.closed = False
         self.memory = int(memory * free_memory(team.device))
         self.suspects = Suspects(team)
         self.waiting: list[Entry] = []
@@ -61,13 +71,25 @@ class LocalEngine:
         return self._render(tuple(messages))
 
     async def generate(self, request: Request) -> Completion:
+        if self.closed:
+            raise RuntimeError("the engine is closed")
         if len(request.prompt_ids) >= self.team.longest:
             raise PromptTooLong(len(request.prompt_ids), self.team.longest)
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        self.waiting.append((request, future))
+        self.waiting.append(Entry(request=request, future=future))
         if self.driver is None or self.driver.done():
             self.driver = asyncio.create_task(self._drive())
         return await future
+
+    def publish(self, version: int, adapters: Adapters | None = None) -> None:
+        """Steps from now on compute with what the team's tensors hold, and so does the rest of what is under way."""
+        if adapters is not None:
+            self.team.load_adapters(adapters)
+        self.version = version
+
+    def close(self) -> None:
+        self.closed, self.slots = True, 0
+        self._empty()
 
     async def _drive(self) -> None:
         try:
@@ -76,14 +98,16 @@ class LocalEngine:
             while self.waiting or self.live:
                 await asyncio.sleep(0)  # let those who were answered ask again, so that they enter together
                 await self.settled()
+                if self.closed:
+                    raise RuntimeError("the engine is closed")
                 with torch.no_grad():
                     self.team.refresh()
                     self._admit()
                     self._step()
         except BaseException as error:
-            for _, future in (*self.waiting, *self.live):
-                if not future.done():
-                    future.set_exception(error)
+            for entry in (*self.waiting, *self.live):
+                if not entry.future.done():
+                    entry.future.set_exception(error)
             self.waiting, self.live, self.spoiled = [], [], True
             if not isinstance(error, Exception):  # an exception has reached those who wait; nobody waits for the driver
                 raise
@@ -93,16 +117,16 @@ class LocalEngine:
         live, waiting = len(self.live), self.waiting[: self.slots]
         if not waiting:
             return
-        longest = max(len(request.prompt_ids) + self._limit(request) for request, _ in waiting)
+        longest = max(len(e.request.prompt_ids) + self._limit(e.request) for e in waiting)
         free = min(self.slots, self.stepper.room(longest, live)) - live
         if min(free, len(waiting)) <= live // 8:
             return
         batch = waiting[:free]
         self.stepper.reserve(longest, live)
-        self.rows.reserve(max(self._limit(request) for request, _ in batch))
+        self.rows.reserve(max(self._limit(entry.request) for entry in batch))
         entries: dict[Sequenced, list[Entry]] = {}  # equal prompts are read once
         for entry in batch:
-            request = entry[0]
+            request = entry.request
             adapter = None if request.adapter is None else self.team.lora.index[request.adapter]
             entries.setdefault((adapter, request.prompt_ids), []).append(entry)
         prompts = list(entries)
@@ -121,17 +145,20 @@ class LocalEngine:
         seats = range(len(self.live), len(self.live) + len(entering))
         base = len(self.team.lora.specs)
         adapters = [base if (adapter := prompts[i][0]) is None else adapter for i in source]
-        requests = [request for request, _ in entering]
+        requests = [entry.request for entry in entering]
         stops = [self.suspects.row(request.sampling.stop) for request in requests]
         logits = self.stepper.read(prompts, seats, source)
         where = slice(seats.start, seats.stop)
         self.rows.enter(where, requests, adapters, [self._limit(request) for request in requests], stops)
+        for entry in entering:
+            entry.version = self.version
         self.live += entering
         self.rows.draw(logits, where, self.suspects.table, truncated=self._truncated)
 
     @property
     def _truncated(self) -> bool:
-        return any(request.sampling.top_k or request.sampling.top_p < 1 for request, _ in self.live)
+        settings = (entry.request.sampling for entry in self.live)
+        return any(sampling.top_k or sampling.top_p < 1 for sampling in settings)
 
     def _step(self) -> None:
         """Answer finished rows, then some tokens for each of the others."""
@@ -174,7 +201,8 @@ class LocalEngine:
         texts = spell(self.team.tokenizer, [ids[: len(ids) - end] for ids, end in zip(said, ended, strict=True)])
         done: list[int] = []
         for row, ids, logprobs, end, limit, whole in zip(look, said, scored, ended, limits, texts, strict=True):
-            request, future = self.live[row]
+            entry = self.live[row]
+            request, future = entry.request, entry.future
             if math.isnan(logprobs[len(ids) - 1]):
                 self.stepper.wipe([row])
                 if not future.done():
@@ -193,7 +221,8 @@ class LocalEngine:
                     token_ids=tuple(ids),
                     logprobs=tuple(logprobs[: len(ids)]),
                     finish="length" if stop is None and not end else "stop",
-                    version=self.version,
+                    version=min(entry.version, self.version),
+                    newest=max(entry.version, self.version),  # a run may have gone back
                     stop=stop,
                 )
             )

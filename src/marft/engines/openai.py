@@ -10,12 +10,14 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
 import httpx2
 
+from marft.engines.base import Adapters
+from marft.engines.connections import Connections
 from marft.engines.secret import Secret
 from marft.engines.stopping import cut
 from marft.types import Completion, Finish, MarftError, Message, Request, Sampling, SpeechError
@@ -23,15 +25,6 @@ from marft.types import Completion, Finish, MarftError, Message, Request, Sampli
 LARGEST = 8 << 20  # bytes of an answer
 LONGEST_PAUSE = 60.0  # seconds, whatever a Retry-After says
 PASSING = frozenset({408, 409, 429})  # and all from 500: these answers may be others next time
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """What the requests of one event loop share. Connections belong to a loop and end with it."""
-
-    client: httpx2.AsyncClient
-    seats: asyncio.Semaphore
-    keeper: AsyncGenerator[None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +50,13 @@ class OpenAIEngine:
         at_once: int = 32,
     ) -> None:
         self.url, self.model = check_url(url, model), model
-        self.timeout, self.retries, self.pause, self.at_once = timeout, retries, pause, at_once
+        self.timeout, self.retries, self.pause = timeout, retries, pause
         self._secret = Secret(key_env, self.url)
         self._secret.scrub_logs("httpx2", "httpcore2.http11")  # which write down what the server says
         self._chance = random.Random()  # its own: the jitter draws nothing from anybody's seeded numbers
         self._tls = httpx2.create_ssl_context()  # once: it reads all certificates of the machine
-        self._lines: dict[asyncio.AbstractEventLoop, Line] = {}
+        self._connections = Connections(self._make_client, at_once)
+        self.version = self.tokens = 0
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return ()
@@ -71,12 +65,12 @@ class OpenAIEngine:
         if request.sampling.top_k:
             raise MarftError(f"agents: {self.url} takes no top_k; leave it at 0 for the agents of model {self.model}")
         question = json.dumps(ask(self.model, request)).encode()
-        line = await self._line()
+        connection, version = await self._connections.get(), self.version
         tried = 0
         while True:
-            async with line.seats:
-                answer = await self._post(line.client, question)
-            completion = answer if isinstance(answer, Trouble) else self._read(answer, request.sampling)
+            async with connection.permits:
+                answer = await self._post(connection.client, question)
+            completion = answer if isinstance(answer, Trouble) else self._read(answer, request.sampling, version)
             if isinstance(completion, Completion):
                 return completion
             tried += 1
@@ -110,7 +104,7 @@ class OpenAIEngine:
         again = seconds_of(response.headers.get("retry-after", "")) if passing else None
         return Trouble(reason=f"HTTP {code}: {complaint(bytes(answer))}", again=again)
 
-    def _read(self, answer: bytes, sampling: Sampling) -> Completion | Trouble:
+    def _read(self, answer: bytes, sampling: Sampling, version: int) -> Completion | Trouble:
         try:
             data = json.loads(answer)
         except (ValueError, RecursionError) as error:
@@ -126,28 +120,20 @@ class OpenAIEngine:
         finish: Finish = "length" if stop is None and choice.get("finish_reason") == "length" else "stop"
         if stop is None and finish == "stop":
             stop = reported(choice.get("stop_reason"), sampling.stop) or open_tag(text, sampling.stop)
-        return Completion(text=text, token_ids=(), logprobs=(), finish=finish, version=0, stop=stop)
+        return Completion(text=text, token_ids=(), logprobs=(), finish=finish, version=version, stop=stop)
 
-    async def _line(self) -> Line:
-        loop = asyncio.get_running_loop()
-        if loop not in self._lines:
-            headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", **self._secret.headers()}
-            limits = httpx2.Limits(max_connections=self.at_once, max_keepalive_connections=self.at_once)
-            client = httpx2.AsyncClient(
-                headers=headers, verify=self._tls, timeout=None, limits=limits, follow_redirects=False
-            )
-            keeper = self._keep(loop, client)
-            self._lines[loop] = Line(client=client, seats=asyncio.Semaphore(self.at_once), keeper=keeper)
-            await anext(keeper)
-        return self._lines[loop]
+    def publish(self, version: int, adapters: Adapters | None = None) -> None:
+        """The endpoint's model stays as it is: only the number that completions carry changes."""
+        self.version = version
 
-    async def _keep(self, loop: asyncio.AbstractEventLoop, client: httpx2.AsyncClient) -> AsyncGenerator[None]:
-        """At its end `asyncio.run` closes the generators that are still open: the last moment to close connections."""
-        try:
-            yield
-        finally:
-            del self._lines[loop]
-            await client.aclose()
+    def close(self) -> None:
+        self._connections.close()
+
+    def _make_client(self, limits: httpx2.Limits) -> httpx2.AsyncClient:
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", **self._secret.headers()}
+        return httpx2.AsyncClient(
+            headers=headers, verify=self._tls, timeout=None, limits=limits, follow_redirects=False
+        )
 
     def _backoff(self, tried: int) -> float:
         return min(LONGEST_PAUSE, self.pause * 2.0 ** (tried - 1) * self._chance.uniform(0.5, 1.5))

@@ -40,7 +40,7 @@ from marft.types import (
 
 
 class Speaks(Protocol):
-    """What play needs of an engine."""
+    """The part of `marft.engines.base.Engine` that an agent needs."""
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]: ...
     async def generate(self, request: Request) -> Completion: ...

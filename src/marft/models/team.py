@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -97,6 +97,14 @@ class TeamModel:
         if name in self.value_heads:
             parameters |= {f"value_head.{n}": p for n, p in self.value_heads[name].named_parameters()}
         return parameters
+
+    def load_adapters(self, adapters: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Copy tensors into the adapters of these names, which stay trainable; tensors that are their own stay."""
+        with torch.no_grad():
+            for name, tensors in adapters.items():
+                for key, parameter in self.parameters(name).items():
+                    if tensors[key].data_ptr() != parameter.data_ptr():
+                        parameter.copy_(tensors[key])
 
     def _adopt(self, name: str) -> None:
         """Switch to our attention, after checking that it computes what the model's own does on two sequences in a row.

@@ -7,9 +7,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from marft.config import AgentConfig, AlgorithmConfig, Config, EnvConfig, GaeConfig
+from marft.engines.base import Engine
 from marft.engines.local import LocalEngine
 from marft.engines.scripted import ScriptedEngine, find_script
 from marft.envs.base import Split
@@ -40,13 +40,6 @@ CRITIC = "critic"
 DEFAULT_FACTOR_CLIP = 5.0
 UNLIMITED = 1 << 30
 MOST_CALLS = 4  # of tools in one turn, unless the config says how many
-
-
-class Engine(Speaks, Protocol):
-    """What a run needs of an engine on a base of ours."""
-
-    version: int  # of the policy, which completions carry
-    tokens: int  # drawn so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +81,7 @@ class Assembly:
 
     def policy_version(self, version: int) -> None:
         for base in self.bases.values():
-            base.engine.version = version
+            base.engine.publish(version)
 
 
 def assemble(

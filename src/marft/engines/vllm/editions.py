@@ -48,7 +48,7 @@ class Editions:
         self.team = team
         in_memory = MEMORY.is_dir() and os.access(MEMORY, os.W_OK)
         self.folder = make_folder(MEMORY if in_memory else Path(tempfile.gettempdir()))
-        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+        self.close = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self.stem = f"marft-{secrets.token_hex(4)}"
         self.known: dict[tuple[str | None, int], Edition] = {}
         self.count = 0

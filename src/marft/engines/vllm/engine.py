@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Protocol
 
+from marft.engines.base import Adapters
 from marft.engines.stopping import cut
 from marft.engines.vllm.editions import Edition, Editions, erase
 from marft.models.loading import render
@@ -37,21 +38,24 @@ class Backend(Protocol):
     async def drop(self, edition: Edition) -> None: ...
     async def complete(self, request: Request, edition: Edition | None, limit: int) -> Said:
         """At most `limit` tokens; without an edition those of the base."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class VllmEngine:
     """`generate` from any number of coroutines, of one event loop after the other.
 
-    A new `version` is noticed by the first request of each adapter after it: what the adapter now is is written and
-    loaded under a new name, and editions of other versions go as soon as no request uses them.
+    An adapter's new version is loaded by the first request for it; editions of other versions go as soon as no request
+    uses them.
     """
 
     def __init__(self, team: TeamModel, backend: Backend) -> None:
         self.team, self.backend = team, backend
         self.longest = min(team.longest, backend.longest)
         self.words = int(team.model.get_input_embeddings().weight.shape[0])
-        self.version = 0
-        self.tokens = 0  # drawn so far, by requests that were answered
+        self.version = self.tokens = 0
+        self.closed = False
         self.editions = Editions(team)
         self.warned = False
         self._render = lru_cache(maxsize=4096)(partial(render, team.tokenizer))
@@ -60,6 +64,8 @@ class VllmEngine:
         return self._render(tuple(messages))
 
     async def generate(self, request: Request) -> Completion:
+        if self.closed:
+            raise RuntimeError("the engine is closed")
         if len(request.prompt_ids) >= self.longest:
             raise PromptTooLong(len(request.prompt_ids), self.longest, "vLLM")
         limit = min(request.sampling.max_tokens, self.longest - len(request.prompt_ids))
@@ -77,6 +83,20 @@ class VllmEngine:
         self._check(said, limit)
         self.tokens += len(said.token_ids)
         return self._completion(request, said, version)
+
+    def publish(self, version: int, adapters: Adapters | None = None) -> None:
+        """Writes what the agents' adapters now are to new folders, which requests from now on have loaded."""
+        if adapters is not None:
+            self.team.load_adapters(adapters)
+        self.version = version
+        for name in self.team.agents:
+            self.editions.current(name, version)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.backend.close()
+            self.editions.close()
 
     async def _loaded(self, edition: Edition) -> None:
         """The first who needs an edition has it loaded; the others wait with it."""

@@ -39,6 +39,16 @@ class Process:
         self.ids = map(str, count())
         self.driver: asyncio.Task[None] | None = None
 
+    def close(self) -> None:
+        """Shuts vLLM down, which fails whoever still waits for it."""
+        if self.engine in RUNNING:
+            RUNNING.remove(self.engine)
+            self.engine.engine_core.shutdown()
+        waiting, self.asked = self.asked, {}
+        for asked in waiting.values():
+            if not asked.done():
+                asked.set_exception(RuntimeError("the engine is closed"))
+
     async def load(self, edition: Edition) -> None:
         self.engine.add_lora(lora(edition))
 

@@ -11,13 +11,13 @@ import json
 import math
 import os
 import weakref
-from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import httpx2
 
+from marft.engines.connections import Connections
 from marft.engines.openai import complaint, one_line
 from marft.engines.secret import Secret
 from marft.engines.vllm.editions import Edition
@@ -50,15 +50,6 @@ class Answer:
 
     status: int
     body: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """What the requests of one event loop share. Connections belong to a loop and end with it."""
-
-    client: httpx2.AsyncClient
-    seats: asyncio.Semaphore
-    keeper: AsyncGenerator[None]
 
 
 class NoAnswer(Exception):
@@ -196,17 +187,16 @@ class Server:
     """The backend behind a URL. As many requests as `slots` are under way at once."""
 
     def __init__(self, team: TeamModel, served: Served, *, slots: int) -> None:
-        self.served, self.slots = served, slots
-        self.longest = served.longest
+        self.served, self.longest = served, served.longest
         self.ends = sorted(team.end_ids)
         self.adapters, self.rank = (
             len(team.agents),
             max([team.lora.specs[name].rank for name in team.agents], default=0),
         )
-        self.clients: dict[asyncio.AbstractEventLoop, Line] = {}
+        self.connections = Connections(self._make_client, slots)
         self.loaded: list[str] = []
         self.unwanted: list[str] = []  # of these
-        weakref.finalize(self, leave, served, self.loaded)
+        self._leave = weakref.finalize(self, leave, served, self.loaded)
 
     async def load(self, edition: Edition) -> None:
         body = {"lora_name": edition.name, "lora_path": str(edition.folder)}
@@ -257,11 +247,11 @@ class Server:
             raise SpeechError(f"vLLM at {self.served.url} gives no whole answer: {one_line(str(error))}") from None
 
     async def _post(self, path: str, body: dict[str, Any]) -> Answer:
-        line = await self._line()
-        async with line.seats:
+        connection = await self.connections.get()
+        async with connection.permits:
             try:
                 return await exchange(
-                    line.client, "POST", f"{self.served.url}{path}", body, PATIENCE, self.served.secret
+                    connection.client, "POST", f"{self.served.url}{path}", body, PATIENCE, self.served.secret
                 )
             except NoAnswer as error:
                 raise SpeechError(f"vLLM at {self.served.url} is away: {error}") from None
@@ -269,28 +259,14 @@ class Server:
     def _complaint(self, answer: Answer) -> str:
         return one_line(self.served.secret.scrub(complaint(answer.body)))
 
-    async def _line(self) -> Line:
-        loop = asyncio.get_running_loop()
-        if loop not in self.clients:
-            limits = httpx2.Limits(max_connections=self.slots, max_keepalive_connections=self.slots)
-            client = httpx2.AsyncClient(
-                timeout=httpx2.Timeout(None, connect=CONNECT),
-                limits=limits,
-                trust_env=False,
-                headers=headers(self.served.secret),
-            )
-            keeper = self._keep(loop, client)
-            self.clients[loop] = Line(client=client, seats=asyncio.Semaphore(self.slots), keeper=keeper)
-            await anext(keeper)
-        return self.clients[loop]
+    def close(self) -> None:
+        """Takes our adapters off the server, which goes on without us."""
+        self.connections.close()
+        self._leave()
 
-    async def _keep(self, loop: asyncio.AbstractEventLoop, client: httpx2.AsyncClient) -> AsyncGenerator[None]:
-        """At its end `asyncio.run` closes the generators that are still open: the last moment to close connections."""
-        try:
-            yield
-        finally:
-            del self.clients[loop]
-            await client.aclose()
+    def _make_client(self, limits: httpx2.Limits) -> httpx2.AsyncClient:
+        timeout = httpx2.Timeout(None, connect=CONNECT)
+        return httpx2.AsyncClient(timeout=timeout, limits=limits, trust_env=False, headers=headers(self.served.secret))
 
 
 def read(body: bytes, stop: tuple[str, ...]) -> Said:
