@@ -81,11 +81,11 @@ def copy_weights(theirs: Any, ours: TeamModel) -> None:
     with torch.no_grad():
         for name, layer in theirs.layers.items():
             for adapter in ADAPTERS:
-                mine = ours.lora.parameters(adapter)
+                mine = ours.lora.adapter_parameters(adapter)
                 mine[f"{name}.a"].copy_(layer.a[adapter])
                 mine[f"{name}.b"].copy_(layer.b[adapter].T)
         for key, parameter in theirs.value_head.named_parameters():
-            ours.parameters(CRITIC)[f"value_head.{key}"].copy_(parameter)
+            ours.trainable_parameters(CRITIC)[f"value_head.{key}"].copy_(parameter)
 
 
 def play(file: Any, theirs: Any) -> list[Any]:
@@ -258,7 +258,7 @@ def policy_loss(golden: Golden, agent: int) -> Tensor:
 
 def paired_gradients(golden: Golden, adapter: str) -> dict[str, tuple[Tensor, Tensor]]:
     """Each tensor's gradient in the file and in the library, the file's B laid out like the library's."""
-    ours = {key: gradient(p) for key, p in golden.learner.homes[adapter].parameters(adapter).items()}
+    ours = {key: gradient(p) for key, p in golden.learner.homes[adapter].trainable_parameters(adapter).items()}
     theirs: dict[str, Tensor] = {}
     for name, layer in golden.theirs.layers.items():
         theirs[f"{name}.a"] = gradient(layer.a[adapter])

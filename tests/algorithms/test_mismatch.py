@@ -88,7 +88,12 @@ def test_a_correction_without_limit_is_the_importance_weighted_gradient() -> Non
         lesson = replace(lesson, estimate=found.corrected(lesson.estimate))
         learner._accumulate(lesson, torch.ones(len(batch.episodes)), torch.arange(len(batch.turns)), joint(learner)[0])
         team = members[0].team
-        return [p.grad.clone() for name in team.agents for p in team.parameters(name).values() if p.grad is not None]
+        return [
+            p.grad.clone()
+            for name in team.agents
+            for p in team.trainable_parameters(name).values()
+            if p.grad is not None
+        ]
 
     weighted, plain = after_one_step(1e9), after_one_step(None)
     assert len(weighted) == len(plain) > 0

@@ -220,15 +220,15 @@ def test_bytes_by_hand() -> None:
 # --- passes and paces ------------------------------------------------------------------------------------------------
 def test_a_probe_leaves_no_gradient_and_moves_nothing() -> None:
     team = critic_team()
-    before = {name: [p.clone() for p in team.parameters(name).values()] for name in team.adapters}
+    before = {name: [p.clone() for p in team.trainable_parameters(name).values()] for name in team.adapters}
     one = pass_of(team, 30, 41, 25)
     loss_of(one).backward()
-    assert all(p.grad is not None for name in team.adapters for p in team.parameters(name).values())
+    assert all(p.grad is not None for name in team.adapters for p in team.trainable_parameters(name).values())
     cost = measure(one, recompute=False)
     assert cost.tokens == one.tokens == 96
     assert min(cost.training, cost.scoring) > 0
     for name, values in before.items():
-        for parameter, old in zip(team.parameters(name).values(), values, strict=True):
+        for parameter, old in zip(team.trainable_parameters(name).values(), values, strict=True):
             assert parameter.grad is None
             assert torch.equal(parameter, old)
 
@@ -352,8 +352,8 @@ def test_a_plan_begins_where_the_run_would(tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(MarftError, match="neither a run nor a folder of adapters"):
             plan(config_of(init_from=str(tmp_path / "nowhere")))
     [parts], [expected] = seen, seated(init_from=str(trained)).teams
-    for name, parameter in parts.teams[0].parameters("ann").items():
-        assert torch.equal(parameter, expected.parameters("ann")[name])
+    for name, parameter in parts.teams[0].trainable_parameters("ann").items():
+        assert torch.equal(parameter, expected.trainable_parameters("ann")[name])
         assert parameter.any()
 
 

@@ -134,8 +134,8 @@ def test_a_longer_request_makes_slots_longer_and_loses_nothing(
 
 def test_no_more_rows_than_memory_holds(team: TeamModel) -> None:
     assert team.decoder is not None
-    layers, (_, heads) = len(team.decoder.layers), team.decoder.heads
-    slot = slotted.GROW * 2 * layers * heads * team.decoder.dim * 4
+    layers, (_, heads) = len(team.decoder.layers), team.decoder.shape.heads
+    slot = slotted.GROW * 2 * layers * heads * team.decoder.shape.dim * 4
     engine = in_slots(team, 16, memory=3 * slot)
     check(team, engine, mixed(10))
     assert isinstance(engine.stepper, Captured)
@@ -217,7 +217,7 @@ def test_weights_that_change_under_live_rows_count_at_once(team: TeamModel) -> N
     async def settled() -> None:
         if engine.live and not seen:
             with torch.no_grad():
-                for parameter in own.parameters("planner").values():
+                for parameter in own.trainable_parameters("planner").values():
                     parameter.mul_(1.5)
             seen.append(True)
 
@@ -250,7 +250,7 @@ def test_changed_adapters_count_at_the_next_step(team: TeamModel) -> None:
     engine = in_slots(own, 6)
     before = check(own, engine, asked)
     with torch.no_grad():
-        for parameter in own.parameters("planner").values():
+        for parameter in own.trainable_parameters("planner").values():
             parameter.mul_(3.0)
     after = check(own, engine, asked)
     assert [one.logprobs for one in before[::3]] != [one.logprobs for one in after[::3]]

@@ -220,11 +220,11 @@ def test_tensors_that_are_published_are_the_policy(case: Case) -> None:
         case.engine.publish(1, {"solver": {}})  # there is nothing to change
         assert ask(case.engine, 8)[0].version == 1
         return
-    before = {key: p.detach().clone() for key, p in case.team.parameters("solver").items()}
+    before = {key: p.detach().clone() for key, p in case.team.trainable_parameters("solver").items()}
     given = {key: torch.randn_like(tensor) for key, tensor in before.items()}
     first = ask(case.engine, 16)
     case.engine.publish(1, {"solver": given})
-    after = case.team.parameters("solver")
+    after = case.team.trainable_parameters("solver")
     assert all(torch.equal(after[key], tensor) and after[key].requires_grad for key, tensor in given.items())
     ask(case.engine, 16)
     case.engine.publish(2, {"solver": before})

@@ -97,7 +97,7 @@ def test_new_weights_are_used_by_graphs_that_were_captured_before() -> None:
     ask(engine, *asked)
     with torch.no_grad():
         for name in RANKS:
-            for parameter in team.parameters(name).values():
+            for parameter in team.trainable_parameters(name).values():
                 parameter.mul_(2.0)
     said = ask(engine, *asked)
     assert distance(team, asked, said) < 1e-3
@@ -124,7 +124,7 @@ def test_weights_that_are_no_numbers_name_their_adapter_and_leave_the_device_usa
     asked += [replace(one, sampling=replace(one.sampling, temperature=0.0)) for one in asked[:9]]
     engine = LocalEngine(team, 16)
     expected = ask(engine, *asked)
-    weight = team.lora.parameters("solver")["model.layers.0.self_attn.v_proj.b"]
+    weight = team.lora.adapter_parameters("solver")["model.layers.0.self_attn.v_proj.b"]
     kept = weight.detach().clone()
     with torch.no_grad():
         weight.fill_(float("nan"))

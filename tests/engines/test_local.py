@@ -131,14 +131,14 @@ def test_max_tokens_are_cut_to_what_fits(team: TeamModel) -> None:
 def tokens_read(team: TeamModel, engine: LocalEngine, *requests: Request) -> tuple[list[int], list[Completion]]:
     """How many tokens each pass over the base reads, and what is said."""
     seen: list[int] = []
-    forward = team.hidden
+    forward = team.forward
 
     def counted(ids: torch.Tensor, *rest: object) -> torch.Tensor:
         seen.append(ids.numel())
         return forward(ids, *rest)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(team, "hidden", counted)
+        patch.setattr(team, "forward", counted)
         return seen, ask(engine, *requests)
 
 
@@ -180,7 +180,7 @@ def test_an_exception_reaches_everyone_and_the_engine_works_again(
     """Some are live, some are entering and some wait for a slot when it happens; and the driver dies in silence."""
     engine = LocalEngine(team, 4)
     expected = ask(engine, request(1))
-    forward = team.hidden
+    forward = team.forward
     calls = 0
 
     def failing(ids: torch.Tensor, *rest: object) -> torch.Tensor:
@@ -200,7 +200,7 @@ def test_an_exception_reaches_everyone_and_the_engine_works_again(
             )
 
     with monkeypatch.context() as patch:
-        patch.setattr(team, "hidden", failing)
+        patch.setattr(team, "forward", failing)
         found = asyncio.run(play())
     assert any(isinstance(each, RuntimeError) for each in found)
     assert all(isinstance(each, Completion | RuntimeError) for each in found)
@@ -220,7 +220,7 @@ def test_numbers_that_broke_once_do_not_stay(team: TeamModel) -> None:
     engine = LocalEngine(team, 4)
     asked = (request(0), request(3))
     expected = ask(engine, *asked)
-    weight = team.lora.parameters("planner")["model.layers.0.self_attn.v_proj.b"]
+    weight = team.lora.adapter_parameters("planner")["model.layers.0.self_attn.v_proj.b"]
     kept = weight.detach().clone()
     with torch.no_grad():
         weight.fill_(float("nan"))
@@ -315,7 +315,7 @@ def test_an_update_of_the_adapter_is_seen_at_once() -> None:
     engine = LocalEngine(team, 4)
     before = ask(engine, request(1))[0]
     with torch.no_grad():
-        for key, parameter in team.lora.parameters("planner").items():
+        for key, parameter in team.lora.adapter_parameters("planner").items():
             if key.endswith(".b"):
                 parameter.mul_(-2)
     after = ask(engine, request(1))[0]
@@ -349,7 +349,7 @@ def push(team: TeamModel, adapter: str, seed: int) -> None:
     """An update in place, large enough to change what is said."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for key, parameter in team.lora.parameters(adapter).items():
+        for key, parameter in team.lora.adapter_parameters(adapter).items():
             if key.endswith(".b"):
                 parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
 
@@ -358,8 +358,8 @@ def copy_of(team: TeamModel) -> TeamModel:
     copy = team_of(RANKS)
     with torch.no_grad():
         for adapter in RANKS:
-            for key, parameter in copy.lora.parameters(adapter).items():
-                parameter.copy_(team.lora.parameters(adapter)[key])
+            for key, parameter in copy.lora.adapter_parameters(adapter).items():
+                parameter.copy_(team.lora.adapter_parameters(adapter)[key])
     return copy
 
 

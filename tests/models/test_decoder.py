@@ -48,10 +48,10 @@ def run(team: TeamModel, routing: Routing | None) -> tuple[Tensor, dict[str, Ten
     """Hidden states of packed sequences, and every adapter's gradients of a sum of them."""
     attend = Packed(LENGTHS, team.device)
     ids = torch.randint(3, 448, (1, sum(LENGTHS)), generator=torch.Generator().manual_seed(0))
-    parameters = {f"{name} {key}": p for name in NAMES for key, p in team.lora.parameters(name).items()}
+    parameters = {f"{name} {key}": p for name in NAMES for key, p in team.lora.adapter_parameters(name).items()}
     for parameter in parameters.values():
         parameter.grad = None
-    hidden = team.hidden(ids, attend.position_ids, attend, routing)
+    hidden = team(ids, attend.position_ids, attend, routing)
     if hidden.requires_grad:
         (hidden * torch.linspace(-1, 1, hidden.numel()).view_as(hidden)).sum().backward()
     return hidden.detach(), {name: p.grad for name, p in parameters.items()}
@@ -68,7 +68,7 @@ def test_equals_the_transformers_model(family: str, targets: list[str] | str) ->
     hidden, found = run(team, team.routing(ADAPTERS, LENGTHS))
     base = run(team, None)[0]
     assert team.decoder is not None
-    team.decoder = None
+    team.base = team.model
     expected, gradients = run(team, segments(ADAPTERS, LENGTHS))
     close(base, run(team, None)[0])
     assert (base - expected).abs().max() > 0.01
@@ -107,13 +107,13 @@ def test_a_changed_parameter_counts_in_the_next_pass() -> None:
     team = team_on(KNOWN["llama"])
     before = run(team, team.routing(ADAPTERS, LENGTHS))[0]
     with torch.no_grad():
-        for parameter in team.lora.parameters("planner").values():
+        for parameter in team.lora.adapter_parameters("planner").values():
             parameter.mul_(2)
     after = run(team, team.routing(ADAPTERS, LENGTHS))[0]
     own = slice(0, LENGTHS[0])
     assert (after[:, own] - before[:, own]).abs().max() > 0.01
     assert torch.equal(after[:, LENGTHS[0] :], before[:, LENGTHS[0] :])
-    team.decoder = None
+    team.base = team.model
     close(after, run(team, segments(ADAPTERS, LENGTHS))[0])
 
 

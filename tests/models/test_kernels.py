@@ -119,7 +119,7 @@ def test_products_know_which_ranks_reach_which_outputs(targets: list[str] | str)
     for product in team.decoder.layers[1].products:
         x = numbers(5, product.weight.shape[1]).cpu()
         expected, _ = product.routed(x, mask)
-        wide = torch.nn.functional.linear(x, product.weight, product.bias).to(DEVICE)
+        wide = torch.nn.functional.linear(x, product.joined, product.bias).to(DEVICE)
         columns, b, reach = (y.to(DEVICE) for y in (mask.columns(1, x.dtype), product.b, product.reach))
         if product.rank:
             kernels.add_routed(wide, columns, b, reach, products.TILE)

@@ -37,9 +37,11 @@ def score(team: TeamModel, spans: list[Span], worth: float) -> tuple[Tensor, dic
         hidden = hidden_states(team, spans)
     weights = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(0))
     (hidden * weights).sum().backward()
-    found = {f"{n}/{k}": p.grad for n in team.adapters for k, p in team.parameters(n).items() if p.grad is not None}
+    found = {
+        f"{n}/{k}": p.grad for n in team.adapters for k, p in team.trainable_parameters(n).items() if p.grad is not None
+    }
     for name in team.adapters:
-        for parameter in team.parameters(name).values():
+        for parameter in team.trainable_parameters(name).values():
             parameter.grad = None
     return hidden.detach(), found
 
@@ -81,16 +83,16 @@ def test_whatever_they_share(small_team: TeamModel, drawn: list[tuple[str, list[
 
 def test_everything_but_attention_works_on_distinct_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     team, seen = team_of({"planner": 4}), list[int]()
-    own = team.hidden
-    monkeypatch.setattr(team, "hidden", lambda ids, *rest: (seen.append(ids.shape[1]), own(ids, *rest))[1])
+    own = team.forward
+    monkeypatch.setattr(team, "forward", lambda ids, *rest: (seen.append(ids.shape[1]), own(ids, *rest))[1])
     hidden_states(team, SPANS[:5])
     assert seen == [20 + 3 + 4 + 1]
 
 
 def test_what_is_little_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     team, kinds = team_of({"planner": 4}), list[type]()
-    own = team.hidden
-    monkeypatch.setattr(team, "hidden", lambda i, p, attend, r: (kinds.append(type(attend)), own(i, p, attend, r))[1])
+    own = team.forward
+    monkeypatch.setattr(team, "forward", lambda i, p, attend, r: (kinds.append(type(attend)), own(i, p, attend, r))[1])
     alike = [Span(adapter="planner", ids=(1, 2, *range(10 + n, 17 + n)), asked=1) for n in range(3)]
     hidden_states(team, alike)  # 2 of 9 tokens
     hidden_states(team, [Span(adapter="planner", ids=(*span.ids[:5], 3), asked=1) for span in alike])  # 2 of 6

@@ -184,7 +184,7 @@ def test_a_gradient_that_is_not_finite_names_its_adapter_and_nobody_steps(
 
     def accumulate(self: Learner, *arguments: Any) -> Tally:
         found = real(self, *arguments)
-        for parameter in self.homes["bob"].parameters("bob").values():
+        for parameter in self.homes["bob"].trainable_parameters("bob").values():
             if parameter.grad is not None:
                 parameter.grad.mul_(float("inf"))
         return found
@@ -241,7 +241,7 @@ def test_an_interrupt_while_it_goes_back_waits_until_the_run_is_whole_again(
 
 
 def snapshot(learner: Learner, name: str) -> list[torch.Tensor]:
-    return [parameter.detach().clone() for parameter in learner.homes[name].parameters(name).values()]
+    return [parameter.detach().clone() for parameter in learner.homes[name].trainable_parameters(name).values()]
 
 
 # --- agents -----------------------------------------------------------------------------------------------------------

@@ -87,7 +87,8 @@ class Captured:
         attend = SlotPrefill(layout, self.cache, slots, device, begin)
         routing = self.team.routing([adapter for adapter, _ in prompts], layout.sizes.tolist())
         ids, positions, last = (x.to(device) for x in (layout.ids, layout.positions + begin, layout.last))
-        return self.team.hidden(ids[None], positions[None], attend, routing)[0, last]
+        hidden: Tensor = self.team(ids[None], positions[None], attend, routing)
+        return hidden[0, last]
 
     # --- steps -------------------------------------------------------------------------------------------------------
     def step(self, n: int, suspects: Tensor, *, truncated: bool) -> None:

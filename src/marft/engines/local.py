@@ -88,7 +88,7 @@ class LocalEngine:
         self.version = version
 
     def close(self) -> None:
-        self.closed, self.slots = True, 0
+        self.closed = True
         self._empty()
 
     async def _drive(self) -> None:
@@ -231,7 +231,7 @@ class LocalEngine:
     def _overflow(self, request: Request) -> SpeechError:
         """Why there is no distribution to draw from. One adapter with NaN in its weights spoils all rows, and every play."""
         for name in self.team.adapters:
-            if not all(bool(weight.isfinite().all()) for weight in self.team.parameters(name).values()):
+            if not all(bool(weight.isfinite().all()) for weight in self.team.trainable_parameters(name).values()):
                 raise MarftError(
                     f"adapter {name!r} has weights that are NaN or infinite; start it from other ones (init_from), or go back "
                     "to an earlier checkpoint of its run (--resume --at N) with a lower optimizer.lr"

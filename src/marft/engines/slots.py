@@ -27,7 +27,7 @@ class SlotCache:
     def __init__(self, decoder: Decoder, most: int, memory: int) -> None:
         self.most, self.memory = most, memory
         self.slots = self.positions = 0
-        self.shape = (len(decoder.layers), decoder.heads[1], decoder.dim)
+        self.shape = (len(decoder.layers), decoder.shape.heads[1], decoder.shape.dim)
         self.like = decoder.embedding
         self.keys, self.values = self._make()
 

@@ -96,7 +96,7 @@ class Stepwise:
         attend = Prefill(layout, self.cache, slice(seats.start, seats.stop), whose)
         routing = self.team.routing([adapter for adapter, _ in prompts], layout.sizes.tolist())
         ids, positions, last = (x.to(device) for x in (layout.ids, layout.positions, layout.last))
-        hidden = self.team.hidden(ids[None], positions[None], attend, routing)
+        hidden = self.team(ids[None], positions[None], attend, routing)
         return self.team.logits(hidden[0, last])[whose]
 
     def step(self, n: int, suspects: Tensor, *, truncated: bool) -> None:
@@ -106,6 +106,6 @@ class Stepwise:
 
 def advance(team: TeamModel, rows: Rows, n: int, attend: Attend, suspects: Tensor, *, truncated: bool) -> None:
     """One more token for the first n rows, each through its own adapter."""
-    hidden = team.hidden(rows.token[:n, None], rows.length[:n, None], attend, Mask(team.masks[rows.adapter[:n]]))
+    hidden = team(rows.token[:n, None], rows.length[:n, None], attend, Mask(team.masks[rows.adapter[:n]]))
     rows.length[:n] += ~rows.idle[:n]
     rows.draw(team.logits(hidden[:, 0]), slice(n), suspects, truncated=truncated)

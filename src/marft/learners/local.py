@@ -66,7 +66,7 @@ class Learner:
         self.critics = frozenset(m.critic for m in members if m.critic is not None)
         self.optimizers = {
             name: AdamW(
-                self.homes[name].parameters(name).values(),
+                self.homes[name].trainable_parameters(name).values(),
                 lr=lr,
                 eps=settings.eps,
                 weight_decay=settings.weight_decay,
@@ -235,7 +235,7 @@ class Learner:
     def _check_weights(self, names: Collection[str]) -> None:
         """What a step without limit may have done: nobody can play with weights that are no numbers."""
         for name in names:
-            norms = torch._foreach_norm([p.detach() for p in self.homes[name].parameters(name).values()])
+            norms = torch._foreach_norm([p.detach() for p in self.homes[name].trainable_parameters(name).values()])
             if not torch.stack(norms).isfinite().all():
                 raise NotFinite(name, "a weight")
 
@@ -335,7 +335,7 @@ class Learner:
         """Each adapter's gradient norm, cut to the limit. Nobody has stepped yet when one is not finite."""
         norms = {}
         for name in names:
-            parameters = self.homes[name].parameters(name).values()
+            parameters = self.homes[name].trainable_parameters(name).values()
             norms[name] = float(torch.nn.utils.clip_grad_norm_(parameters, self.settings.grad_clip, foreach=True))
             if not math.isfinite(norms[name]):
                 raise NotFinite(name, "the gradient")

@@ -20,8 +20,10 @@ MOST_WIDENED = 1 << 24  # weights turned to fp32 at once where the device multip
 class Headed(Protocol):
     """What of a team's model is needed here: its output head, a linear layer, and what follows it in the config."""
 
-    head: Any
     config: Any
+
+    @property
+    def head(self) -> Any: ...
 
 
 def head_logits(team: Headed, hidden: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
 """Team LoRA: every adapter of the team (agents and critics) stacked beside each linear layer of one frozen base.
 
 y = W x + (α/r) · B_i A_i x, with i the adapter of the row that x belongs to. All adapters of a layer live in two
-stacked fp32 tensors, A [Σr, in] and B [Σr, out]; adapter i's parameters are views of its rows of both. Tokens are
-routed by a mask over the stacked rank (`Mask`); models without a decoder of ours train by contiguous segments (`Segments`).
+stacked fp32 tensors, A [Σr, in] and B [Σr, out]; adapter i's parameters are views of its rows of both, registered as
+`<adapter>.<layer>.lora_A` and `lora_B`. Tokens are routed by a mask over the stacked rank (`Mask`); models without a
+decoder of ours train by contiguous segments (`Segments`).
 """
 
 from __future__ import annotations
@@ -42,6 +43,40 @@ class Stack:
         self.a = [nn.Parameter(rows) for rows in self.all_a.split(ranks)]
         self.b = [nn.Parameter(rows) for rows in self.all_b.split(ranks)]
         self.scalings = [s.scaling for s in specs]
+        self.watched = [self.all_a, self.all_b]  # whose version counters tell that a parameter has changed
+
+    def restack(self) -> None:
+        """Let the stacks hold the parameters again, where these have moved to other memory."""
+        if self.a and self.a[0].data_ptr() != self.all_a.data_ptr():
+            self.all_a, self.all_b = (torch.cat([p.detach() for p in side]) for side in (self.a, self.b))
+            for whole, side in ((self.all_a, self.a), (self.all_b, self.b)):
+                for parameter, rows in zip(side, whole.split([len(p) for p in side]), strict=True):
+                    parameter.data = rows
+            self.watched = [*self.a, *self.b]  # a parameter given other data keeps a counter of its own
+
+
+class NamedModules(nn.ModuleDict):
+    """Modules by names that users choose, which may also be those of a method (`train`, `keys`)."""
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        self._modules[name] = module  # type: ignore[assignment]  # torch's stubs know no None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._modules
+
+
+class Adapter(nn.Module):
+    """One adapter's parameters in a tree of modules like the base's, so that their names are like the base's too."""
+
+    def add(self, layer: str, a: nn.Parameter, b: nn.Parameter) -> None:
+        """Register the parameters of the layer of this dotted name."""
+        parent: nn.Module = self
+        for part in layer.split("."):
+            if part not in parent._modules:
+                parent.add_module(part, nn.Module())
+            parent = parent.get_submodule(part)
+        parent.register_parameter("lora_A", a)
+        parent.register_parameter("lora_B", b)
 
 
 class Routing(Protocol):
@@ -129,6 +164,12 @@ class TeamLora:
                 parent, _, child = name.rpartition(".")
                 setattr(model.get_submodule(parent), child, layer)
                 self.layers[name] = layer
+        self.adapters = NamedModules()
+        for name, i in self.index.items():
+            adapter = Adapter()
+            self.adapters[name] = adapter
+            for path, wrapped in self.layers.items():
+                adapter.add(path, wrapped.stack.a[i], wrapped.stack.b[i])
 
     @contextmanager
     def route(self, routing: Routing | None) -> Iterator[None]:
@@ -139,7 +180,7 @@ class TeamLora:
         finally:
             self.routing = before
 
-    def parameters(self, name: str) -> dict[str, nn.Parameter]:
+    def adapter_parameters(self, name: str) -> dict[str, nn.Parameter]:
         """Adapter `name`'s parameters under stable names; only its own, found by index and never by substring."""
         i = self.index[name]
         return {

@@ -8,9 +8,9 @@ compute dtype, renewed when the trained parameters have changed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -25,36 +25,58 @@ TILE = 256  # outputs of one program of the kernel that adds adapters
 Renewal = list[tuple[Tensor, Tensor]]  # where to copy, and what
 
 
-class Product:
+class Product(nn.Module):
     """y = [W₁ x, W₂ x, …] plus the routed adapters' parts; with `gated`, of x = silu(gate) · up instead of x."""
 
+    b: Tensor
+
     def __init__(self, layers: Sequence[nn.Module], *, gated: bool = False) -> None:
+        super().__init__()
         self.gated = gated
         bases = [layer.base if isinstance(layer, TeamLinear) else layer for layer in layers]
-        assert all(isinstance(base, nn.Linear) for base in bases)
-        weights: list[Tensor] = [base.weight for base in bases]  # type: ignore[misc]
-        self.outs = [len(weight) for weight in weights]
+        linears = [base for base in bases if isinstance(base, nn.Linear)]
+        assert len(linears) == len(layers)
+        self.linears = tuple(linears)  # of the transformers model; in a tuple: not submodules
+        self.outs = [linear.out_features for linear in linears]
         self.out = sum(self.outs)
         self.stacks = {j: layer.stack for j, layer in enumerate(layers) if isinstance(layer, TeamLinear)}
         self.rank = sum(len(stack.all_a) for stack in self.stacks.values())
-        like = weights[0]
-        self.weight = torch.cat([*weights, like.new_zeros(self.rank, like.shape[1])]).detach()
-        for base, rows in zip(bases, self.weight[: self.out].split(self.outs), strict=True):
-            base.weight = nn.Parameter(rows, requires_grad=False)  # the same memory
-        self.b = like.new_zeros(self.rank, self.out)
-        self.bias = self._join_biases(bases, like)
-        self.seen: list[int] = []
+        like = linears[0].weight
+        self.weight = nn.Parameter(torch.cat([linear.weight for linear in linears]), requires_grad=False)
+        self.bias = self._join_biases(like)
+        self.register_buffer("b", like.new_zeros(self.rank, self.out), persistent=False)
+        self._join()
 
-    def _join_biases(self, bases: Sequence[Any], like: Tensor) -> Tensor | None:
-        if all(base.bias is None for base in bases):
+    def _join_biases(self, like: Tensor) -> nn.Parameter | None:
+        if all(linear.bias is None for linear in self.linears):
             return None
-        parts = [like.new_zeros(base.out_features) if base.bias is None else base.bias for base in bases]
-        return torch.cat([*parts, like.new_zeros(self.rank)]).detach()
+        parts = [like.new_zeros(each.out_features) if each.bias is None else each.bias for each in self.linears]
+        return nn.Parameter(torch.cat([*parts, like.new_zeros(self.rank)]), requires_grad=False)
+
+    def _join(self) -> None:
+        """One memory for W and for copies of all A below it."""
+        self.joined = torch.cat([self.weight, self.weight.new_zeros(self.rank, self.weight.shape[1])]).detach()
+        self.weight.data = self.joined[: self.out]
+        self.lend_weights()
+        self.seen: list[int] = []
+        for derived in ("renewal", "reach"):
+            self.__dict__.pop(derived, None)
+
+    def lend_weights(self) -> None:
+        """Let the transformers model's weights be views of W."""
+        for each, rows in zip(self.linears, self.joined[: self.out].split(self.outs), strict=True):
+            each.weight = nn.Parameter(rows, requires_grad=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.weight.data_ptr() != self.joined.data_ptr():
+            self._join()
+        return self
 
     def refresh(self) -> Renewal:
         """What to copy since the parameters changed; nothing, where none did."""
         # a fused optimizer would not count its changes here; the learner's, which goes parameter by parameter, does
-        versions = [side._version for stack in self.stacks.values() for side in (stack.all_a, stack.all_b)]
+        versions = [side._version for stack in self.stacks.values() for side in stack.watched]
         if versions == self.seen:
             return []
         self.seen = versions
@@ -65,7 +87,7 @@ class Product:
         found: Renewal = []
         for j, stack in self.stacks.items():
             rows, columns = self.block(j)
-            found += [(self.weight[self.out :][rows], stack.all_a), (self.b[rows, columns], stack.all_b)]
+            found += [(self.joined[self.out :][rows], stack.all_a), (self.b[rows, columns], stack.all_b)]
         return found
 
     def block(self, j: int) -> tuple[slice, slice]:
@@ -73,12 +95,12 @@ class Product:
         rank, out = sum(len(s.all_a) for i, s in self.stacks.items() if i < j), sum(self.outs[:j])
         return slice(rank, rank + len(self.stacks[j].all_a)), slice(out, out + self.outs[j])
 
-    def __call__(self, x: Tensor, routing: Mask | None) -> Tensor:
+    def forward(self, x: Tensor, routing: Mask | None) -> Tensor:
         """x [M, in] → [M, Σ out]"""
         if routing is None or not self.rank:
             if self.gated:
                 x = Gate.apply(x) if torch.is_grad_enabled() else gate(x)
-            return linear(x, self.weight[: self.out], None if self.bias is None else self.bias[: self.out])
+            return linear(x, self.weight, None if self.bias is None else self.bias[: self.out])
         if torch.is_grad_enabled():
             parameters = [p for stack in self.stacks.values() for p in (*stack.a, *stack.b)]
             y: Tensor = Routed.apply(x, self, routing, *parameters)
@@ -91,7 +113,7 @@ class Product:
             return self.routed(x, routing)[0]
         from marft.models.kernels import add_routed
 
-        wide = linear(x, self.weight, self.bias)
+        wide = linear(x, self.joined, self.bias)
         add_routed(wide, routing.columns(1, x.dtype), self.b, self.reach, TILE)
         return wide[:, : self.out]
 
@@ -100,7 +122,7 @@ class Product:
         from marft.models.kernels import gate_routed
 
         gated = len(self.stacks[0].all_a) if 0 in self.stacks else 0
-        return gate_routed(linear(x, self.weight, self.bias), routing.columns(1, x.dtype), self.b, gated)
+        return gate_routed(linear(x, self.joined, self.bias), routing.columns(1, x.dtype), self.b, gated)
 
     @cached_property
     def reach(self) -> Tensor:
@@ -110,11 +132,11 @@ class Product:
         for start in range(0, self.out, TILE):
             ranks = [r for r, out in blocks if out.start < start + TILE and start < out.stop]
             found.append([min((r.start for r in ranks), default=0), max((r.stop for r in ranks), default=0)])
-        return torch.tensor(found, dtype=torch.int32, device=self.weight.device)
+        return torch.tensor(found, dtype=torch.int32, device=self.joined.device)
 
     def routed(self, x: Tensor, routing: Mask) -> tuple[Tensor, Tensor]:
         """y, and what is left of A x [M, rank]."""
-        wide = linear(x, self.weight, self.bias)
+        wide = linear(x, self.joined, self.bias)
         hidden = wide[:, self.out :] * routing.columns(len(self.stacks), x.dtype)
         return wide[:, : self.out].addmm_(hidden, self.b), hidden
 
@@ -123,7 +145,8 @@ def mlp(gate_up: Product, down: Product, x: Tensor, routing: Mask | None) -> Ten
     """What a layer's MLP adds. In a step on CUDA adapters join the outputs of gate_up, the widest of a layer, on the way
     through the gate, so that these are read only once."""
     if routing is None or not (gate_up.rank and down.rank) or torch.is_grad_enabled() or not few_on_cuda(x):
-        return down(gate_up(x, routing), routing)
+        added: Tensor = down(gate_up(x, routing), routing)
+        return added
     return down.at_once(gate_up.activated(x, routing), routing)
 
 
@@ -146,7 +169,7 @@ class Routed(torch.autograd.Function):
         product, routing = ctx.product, ctx.routing
         given, hidden = ctx.saved_tensors
         x = gate(given) if product.gated else given  # cheaper to work out again than to keep
-        weight, a = product.weight.split([product.out, product.rank])
+        weight, a = product.joined.split([product.out, product.rank])
         d_hidden = (d_y @ product.b.T) * routing.columns(len(product.stacks), x.dtype)
         d_x = None
         if ctx.needs_input_grad[0]:

@@ -41,7 +41,7 @@ def hidden_states(team: TeamModel, spans: Sequence[Span]) -> Tensor:
     layout = lay_out(team, spans)
     attend = Shared(layout, team.device) if layout.shares else Packed(layout.lengths.tolist(), team.device)
     routing = team.routing([adapter_number(team, span) for span in spans], layout.sizes.tolist())
-    hidden = team.hidden(layout.ids[None].to(team.device), attend.position_ids, attend, routing)[0]
+    hidden = team(layout.ids[None].to(team.device), attend.position_ids, attend, routing)[0]
     asked = torch.tensor([span.asked for span in spans])
     row, offset = ragged(asked)
     where = layout.origin[(layout.lengths.cumsum(0) - asked)[row] + offset]

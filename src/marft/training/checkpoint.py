@@ -47,7 +47,7 @@ def write_checkpoint(folder: Path, teams: Sequence[TeamModel], learner: Learner,
     (folder / "optimizers").mkdir(exist_ok=True)
     for name, optimizer in learner.optimizers.items():
         tensors: dict[str, Tensor] = {}
-        for key, parameter in learner.homes[name].parameters(name).items():
+        for key, parameter in learner.homes[name].trainable_parameters(name).items():
             for field_, value in optimizer.state.get(parameter, {}).items():
                 tensors[f"{key}.{field_}"] = value.detach().cpu().contiguous()
         save_file(tensors, folder / "optimizers" / f"{name}.safetensors")
@@ -65,7 +65,7 @@ def read_checkpoint(folder: Path, teams: Sequence[TeamModel], learner: Learner) 
 
 def load_optimizer(path: Path, name: str, learner: Learner) -> None:
     """Adam's state of one adapter; a parameter that had not stepped by then has none."""
-    optimizer, parameters = learner.optimizers[name], learner.homes[name].parameters(name)
+    optimizer, parameters = learner.optimizers[name], learner.homes[name].trainable_parameters(name)
     with open_tensors(path) as file:
         stepped = {key: own for key, own in parameters.items() if f"{key}.step" in file.keys()}  # noqa: SIM118
         shapes = {f"{key}.{part}": own.shape for key, own in stepped.items() for part in MOMENTS}

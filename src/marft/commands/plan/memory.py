@@ -60,7 +60,7 @@ def adapters_of(team: TeamModel, learning: Collection[str]) -> int:
     return sum(
         p.numel() * (TRAINED if name in learning else FROZEN)
         for name in team.adapters
-        for p in team.parameters(name).values()
+        for p in team.trainable_parameters(name).values()
     )
 
 
@@ -121,7 +121,7 @@ def cost_of(one: Pass, layer: float) -> Cost:
             memory = kept(one) + int(layer * size) + logits_of(one)
             training = seconds_of(one, train=True)
     finally:
-        for parameter in (p for name in one.team.adapters for p in one.team.parameters(name).values()):
+        for parameter in (p for name in one.team.adapters for p in one.team.trainable_parameters(name).values()):
             parameter.grad = None
     scoring = seconds_of(one, train=False)
     return Cost(tokens=size, memory=memory, training=training / size, scoring=scoring / size)
