@@ -16,7 +16,7 @@ from toys import without_progress
 from marft.cli import main
 from marft.commands import plan as planning
 from marft.commands.plan import foresee, memory, plan
-from marft.commands.plan.iteration import Iteration, heaviest_of, in_common
+from marft.commands.plan.iteration import Iteration, heaviest_of, shared_prefix_lengths
 from marft.commands.plan.memory import (
     TRAINED,
     Memory,
@@ -32,9 +32,9 @@ from marft.commands.plan.memory import (
 from marft.commands.plan.rollouts import Pace, Rollouts, most_generated
 from marft.commands.plan.telling import Forecast, advice, duration, size
 from marft.config import load_config
-from marft.engines.captured import Captured
+from marft.engines.batch_state import BatchState
+from marft.engines.cuda_graphs import CudaGraphStepper
 from marft.engines.local import LocalEngine
-from marft.engines.rows import Rows
 from marft.learners.microbatches import Pass, Work
 from marft.models.scoring import Span
 from marft.rollouts.source import Source
@@ -160,9 +160,9 @@ def test_a_copy_of_an_episode_shares_with_it_what_all_tasks_share() -> None:
 
 
 def test_what_sequences_have_in_common() -> None:
-    assert in_common([(1, 2, 3), (1, 2, 4, 4), (1, 2, 9)]) == 2
-    assert in_common([(1, 2, 3), (1, 2)]) == 2
-    assert in_common([(1,), (2,)]) == 0
+    assert shared_prefix_lengths([(1, 2, 3), (1, 2, 4, 4), (1, 2, 9)]) == 2
+    assert shared_prefix_lengths([(1, 2, 3), (1, 2)]) == 2
+    assert shared_prefix_lengths([(1,), (2,)]) == 0
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def test_the_cache_of_captured_steps_is_capped() -> None:
     assert team.decoder is not None
     position = 2 * 4 * 64 * 4
     for room, rows in ((10**9, 10), (3 * 512 * position, 3)):
-        engine.stepper = Captured(team, team.decoder, Rows(10, team.device, [0]), room)
+        engine.stepper = CudaGraphStepper(team, team.decoder, BatchState(10, team.device, [0]), room)
         engine.stepper.reserve(300, 0)
         assert engine.stepper.held == rows * 512 * position
 

@@ -68,7 +68,7 @@ def vllm() -> Iterator[Case]:
         engine=engine,
         longest=backend.longest,
         team=team,
-        is_free=lambda: backend.closed == 1 and not engine.editions.folder.exists(),
+        is_free=lambda: backend.closed == 1 and not engine.adapter_versions.folder.exists(),
     )
 
 

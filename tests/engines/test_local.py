@@ -11,8 +11,8 @@ from asking import FREE, RANKS, WILD, ask, flat, request, same
 from teams import peft_of, team_of
 from torch import Tensor
 
+from marft.engines.eager import EagerStepper
 from marft.engines.local import LocalEngine
-from marft.engines.stepwise import Stepwise
 from marft.models.scoring import action_span, hidden_states, logprobs
 from marft.models.team import TeamModel
 from marft.types import Completion, MarftError, Message, PromptTooLong, Request, Sampling, SpeechError
@@ -246,7 +246,7 @@ def test_one_row_that_overflows_is_one_that_cannot_speak(
         if next(calls) == after:
             assert len(found) == 2
             found[1] = float("inf")
-            assert isinstance(engine.stepper, Stepwise)
+            assert isinstance(engine.stepper, EagerStepper)
             for tensor in (*engine.stepper.cache.keys.values(), *engine.stepper.cache.values.values()):
                 tensor[1] = float("nan")  # as it would be, had the keys overflowed first
         return found

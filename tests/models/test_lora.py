@@ -5,11 +5,11 @@ import torch
 from teams import fill_b, peft_of, team_of
 from torch import Tensor
 
-from marft.models.attention import Packed
+from marft.models.attention import PackedAttention
 from marft.models.loading import load
-from marft.models.lora import Mask, TeamLinear
+from marft.models.lora import MaskRouting, TeamLinear
 from marft.models.scoring import Span, hidden_states
-from marft.models.team import TeamModel, segments
+from marft.models.team import TeamModel, segment_routing
 from marft.types import MarftError
 
 IDS = {"planner": (1, 40, 41, 42, 43, 44), "solver": (1, 90, 91, 92, 93, 94), "critic": (1, 300, 301, 302, 303, 304)}
@@ -100,13 +100,13 @@ def test_mask_equals_segments() -> None:
     rows: list[int | None] = [1, None, 0, 2, 1]
     ids = torch.arange(5 * 6).view(5, 6) + 50
     masks = team.lora.masks(team.device)
-    routing = Mask(masks[[len(masks) - 1 if i is None else i for i in rows]].repeat_interleave(6, 0))
-    per_row = [Packed([6], team.device) for _ in rows]
+    routing = MaskRouting(masks[[len(masks) - 1 if i is None else i for i in rows]].repeat_interleave(6, 0))
+    per_row = [PackedAttention([6], team.device) for _ in rows]
     with torch.no_grad():
         fused = team(ids, torch.arange(6).expand(5, 6), Causal(), routing)
         team.base = team.model
         segmented = [
-            team(ids[r : r + 1], attend.position_ids, attend, segments([i], [6]))
+            team(ids[r : r + 1], attend.position_ids, attend, segment_routing([i], [6]))
             for r, (i, attend) in enumerate(zip(rows, per_row, strict=True))
         ]
         masked = team(ids, torch.arange(6).expand(5, 6), Causal(), routing)
@@ -118,7 +118,7 @@ class Causal:
     """Plain causal attention of a batch of equal lengths."""
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        return Packed.on_grid(q, k, v, scale).transpose(1, 2)
+        return PackedAttention.on_grid(q, k, v, scale).transpose(1, 2)
 
 
 def test_no_gradient_mode_computes_the_same() -> None:
@@ -140,7 +140,7 @@ def test_base_alone_is_exact(routing: str) -> None:
     if routing == "segments":
         found = logits_of(team, None, ids=(ids,))
     else:
-        attend = Packed([len(ids)], team.device)
+        attend = PackedAttention([len(ids)], team.device)
         found = team.logits(team(torch.tensor([ids]), attend.position_ids, attend, None))[0]
     assert torch.equal(found, logits_of(expected, None, ids=(ids,)))
     close(found, plain(input_ids=torch.tensor([ids])).logits[0])
@@ -151,7 +151,7 @@ def test_parameters_are_views_that_mask_routing_sees_at_once() -> None:
     layer: TeamLinear = next(iter(team.lora.layers.values()))
     before_a, before_b = layer.stack.all_a.clone(), layer.stack.all_b.clone()
     where = layer.stack.all_a.data_ptr()
-    routing = Mask(team.lora.masks(team.device)[[1]])
+    routing = MaskRouting(team.lora.masks(team.device)[[1]])
     ids = torch.tensor([[60]])
 
     def solver() -> Tensor:

@@ -16,12 +16,12 @@ from functools import lru_cache, partial
 import torch
 
 from marft.engines.base import Adapters
-from marft.engines.rows import Rows
-from marft.engines.stepwise import Stepper, Stepwise
-from marft.engines.stopping import cut
-from marft.engines.suspects import Suspects
-from marft.models.layout import Sequenced
-from marft.models.loading import render, spell
+from marft.engines.batch_state import BatchState
+from marft.engines.eager import EagerStepper, Stepper
+from marft.engines.stop_strings import cut_at_stop
+from marft.engines.stop_tokens import StopTokens
+from marft.models.layout import AdapterTokens
+from marft.models.loading import decode_texts, render
 from marft.models.team import TeamModel
 from marft.types import Completion, MarftError, Message, PromptTooLong, Request, SpeechError
 
@@ -37,7 +37,7 @@ class Entry:
     version: int = 0
 
 
-async def at_once() -> None:
+async def no_wait() -> None:
     """Nothing to wait for."""
 
 
@@ -48,24 +48,24 @@ class LocalEngine:
     when does not depend on anybody's speed. `memory` is the part of the device's free memory that keys may take.
     """
 
-    def __init__(self, team: TeamModel, slots: int, settled: Settled = at_once, *, memory: float = 0.4) -> None:
+    def __init__(self, team: TeamModel, slots: int, settled: Settled = no_wait, *, memory: float = 0.4) -> None:
         self.team, self.slots, self.settled = team, slots, settled
         self.version = self.tokens = 0
         self.closed = False
         self.memory = int(memory * free_memory(team.device))
-        self.suspects = Suspects(team)
+        self.stop_tokens = StopTokens(team)
         self.waiting: list[Entry] = []
         self.live: list[Entry] = []
         self.driver: asyncio.Task[None] | None = None
         self._render = lru_cache(maxsize=4096)(partial(render, team.tokenizer))
-        self._empty()
+        self._reset()
 
-    def _empty(self) -> None:
+    def _reset(self) -> None:
         """A batch without rows, also after a failure: NaN left in an old cache would reach later rows through their masked
         positions."""
         self.spoiled = False
-        self.rows = Rows(self.slots, self.team.device, self.team.end_ids)
-        self.stepper = make_stepper(self.team, self.rows, self.memory)
+        self.rows = BatchState(self.slots, self.team.device, self.team.end_ids)
+        self.stepper = choose_stepper(self.team, self.rows, self.memory)
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         return self._render(tuple(messages))
@@ -89,12 +89,12 @@ class LocalEngine:
 
     def close(self) -> None:
         self.closed = True
-        self._empty()
+        self._reset()
 
     async def _drive(self) -> None:
         try:
             if self.spoiled:
-                self._empty()
+                self._reset()
             while self.waiting or self.live:
                 await asyncio.sleep(0)  # let those who were answered ask again, so that they enter together
                 await self.settled()
@@ -124,7 +124,7 @@ class LocalEngine:
         batch = waiting[:free]
         self.stepper.reserve(longest, live)
         self.rows.reserve(max(self._limit(entry.request) for entry in batch))
-        entries: dict[Sequenced, list[Entry]] = {}  # equal prompts are read once
+        entries: dict[AdapterTokens, list[Entry]] = {}  # equal prompts are read once
         for entry in batch:
             request = entry.request
             adapter = None if request.adapter is None else self.team.lora.index[request.adapter]
@@ -138,7 +138,7 @@ class LocalEngine:
         """The most tokens to draw."""
         return min(request.sampling.max_tokens, self.team.longest - len(request.prompt_ids))
 
-    def _enter(self, prompts: Sequence[Sequenced], members: Sequence[Sequence[Entry]]) -> None:
+    def _enter(self, prompts: Sequence[AdapterTokens], members: Sequence[Sequence[Entry]]) -> None:
         """Read some prompts, and draw the first token of everyone who asks with one of them."""
         entering = [entry for group in members for entry in group]
         source = [i for i, group in enumerate(members) for _ in group]
@@ -146,14 +146,14 @@ class LocalEngine:
         base = len(self.team.lora.specs)
         adapters = [base if (adapter := prompts[i][0]) is None else adapter for i in source]
         requests = [entry.request for entry in entering]
-        stops = [self.suspects.row(request.sampling.stop) for request in requests]
+        stops = [self.stop_tokens.row(request.sampling.stop) for request in requests]
         logits = self.stepper.read(prompts, seats, source)
         where = slice(seats.start, seats.stop)
         self.rows.enter(where, requests, adapters, [self._limit(request) for request in requests], stops)
         for entry in entering:
             entry.version = self.version
         self.live += entering
-        self.rows.draw(logits, where, self.suspects.table, truncated=self._truncated)
+        self.rows.sample(logits, where, self.stop_tokens.table, truncated=self._truncated)
 
     @property
     def _truncated(self) -> bool:
@@ -165,7 +165,7 @@ class LocalEngine:
         self._release()
         truncated = self._truncated
         for _ in range(self.stepper.burst if self.live else 0):
-            self.stepper.step(len(self.live), self.suspects.table, truncated=truncated)
+            self.stepper.step(len(self.live), self.stop_tokens.table, truncated=truncated)
 
     def _release(self) -> None:
         """Answer the rows that are done and close the gaps they leave."""
@@ -198,7 +198,7 @@ class LocalEngine:
         drawn, scored = rows.ids[where, :most].tolist(), rows.logprobs[where, :most].tolist()
         said = [ids[:count] for ids, count in zip(drawn, counts, strict=True)]
         ended = [ids[-1] in self.team.end_ids for ids in said]
-        texts = spell(self.team.tokenizer, [ids[: len(ids) - end] for ids, end in zip(said, ended, strict=True)])
+        texts = decode_texts(self.team.tokenizer, [ids[: len(ids) - end] for ids, end in zip(said, ended, strict=True)])
         done: list[int] = []
         for row, ids, logprobs, end, limit, whole in zip(look, said, scored, ended, limits, texts, strict=True):
             entry = self.live[row]
@@ -210,7 +210,7 @@ class LocalEngine:
             if future.done():  # whoever asked has gone, or cannot be answered
                 done.append(row)
                 continue
-            text, stop = cut(whole, request.sampling.stop)
+            text, stop = cut_at_stop(whole, request.sampling.stop)
             if stop is None and not end and len(ids) < limit:
                 continue
             done.append(row)
@@ -242,13 +242,13 @@ class LocalEngine:
         )
 
 
-def make_stepper(team: TeamModel, rows: Rows, memory: int) -> Stepper:
+def choose_stepper(team: TeamModel, rows: BatchState, memory: int) -> Stepper:
     """CUDA graphs for families with a decoder in half precision, which flash attention needs; else pass by pass."""
     if team.decoder is None or team.device.type != "cuda" or team.decoder.dtype == torch.float32:
-        return Stepwise(team, rows)
-    from marft.engines.captured import Captured
+        return EagerStepper(team, rows)
+    from marft.engines.cuda_graphs import CudaGraphStepper
 
-    return Captured(team, team.decoder, rows, memory)
+    return CudaGraphStepper(team, team.decoder, rows, memory)
 
 
 def free_memory(device: torch.device) -> int:

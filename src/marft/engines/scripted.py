@@ -9,7 +9,7 @@ from typing import Any
 
 from marft import references
 from marft.engines.base import Adapters
-from marft.engines.stopping import cut
+from marft.engines.stop_strings import cut_at_stop
 from marft.quoting import described, exact, kind_of
 from marft.types import Completion, Finish, MarftError, Message, Request, SpeechError, Stopped
 
@@ -34,7 +34,7 @@ class ScriptedEngine:
             raise RuntimeError("the engine is closed")
         ids = spell(await self._reply(request), request.sampling.stop)[: request.sampling.max_tokens]
         text = bytes(ids[:-1] if ids[-1] == END else ids).decode(errors="ignore")
-        text, stop = cut(text, request.sampling.stop)
+        text, stop = cut_at_stop(text, request.sampling.stop)
         finish: Finish = "length" if stop is None and ids[-1] != END else "stop"
         self.tokens += len(ids) if self.ids else 0
         return Completion(

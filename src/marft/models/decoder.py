@@ -15,10 +15,10 @@ from torch.nn.functional import rms_norm
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from marft.models.attention import Attend
-from marft.models.elementwise import add_norm, turn
-from marft.models.lora import Mask, TeamLinear
-from marft.models.products import Product, mlp
+from marft.models.attention import AttentionFn
+from marft.models.elementwise import add_norm, apply_rotary
+from marft.models.fused_linear import FusedLinear, mlp_forward
+from marft.models.lora import MaskRouting, TeamLinear
 
 FAMILIES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 FIXED_ANGLES = ("default", "linear", "llama3", "yarn")  # the others depend on how long a text has become
@@ -50,8 +50,8 @@ class Pass:
     positions: Tensor  # [M]
     cos: Tensor  # [positions, d/2]
     sin: Tensor
-    attend: Attend
-    routing: Mask | None
+    attend: AttentionFn
+    routing: MaskRouting | None
 
 
 class Layer(nn.Module):
@@ -66,13 +66,13 @@ class Layer(nn.Module):
         has_norms = hasattr(attention, "q_norm")
         self.q_norm: nn.Parameter | None = attention.q_norm.weight if has_norms else None
         self.k_norm: nn.Parameter | None = attention.k_norm.weight if has_norms else None
-        self.qkv = Product([attention.q_proj, attention.k_proj, attention.v_proj])
-        self.o = Product([attention.o_proj])
-        self.gate_up = Product([mlp.gate_proj, mlp.up_proj])
-        self.down = Product([mlp.down_proj], gated=True)
+        self.qkv = FusedLinear([attention.q_proj, attention.k_proj, attention.v_proj])
+        self.o = FusedLinear([attention.o_proj])
+        self.gate_up = FusedLinear([mlp.gate_proj, mlp.up_proj])
+        self.down = FusedLinear([mlp.down_proj], gated=True)
 
     @property
-    def products(self) -> tuple[Product, ...]:
+    def products(self) -> tuple[FusedLinear, ...]:
         """All four, in the order of the pass."""
         return self.qkv, self.o, self.gate_up, self.down
 
@@ -81,11 +81,11 @@ class Layer(nn.Module):
         eps, dtype, (queries, keys), dim = self.shape.eps, self.shape.dtype, self.shape.heads, self.shape.dim
         stream, x = add_norm(stream, delta, self.attention_norm, eps, dtype)
         qkv = self._norm_heads(self.qkv(x, given.routing))
-        turned = turn(qkv, given.positions, given.cos, given.sin, queries + keys)
+        turned = apply_rotary(qkv, given.positions, given.cos, given.sin, queries + keys)
         q, k, v = turned.view(*given.shape, -1, dim).transpose(1, 2).split([queries, keys, keys], dim=1)
         seen = given.attend(self.number, q, k, v, dim**-0.5).reshape(len(x), -1)
         stream, x = add_norm(stream, self.o(seen, given.routing), self.mlp_norm, eps, dtype)
-        return stream, mlp(self.gate_up, self.down, x, given.routing)
+        return stream, mlp_forward(self.gate_up, self.down, x, given.routing)
 
     def _norm_heads(self, qkv: Tensor) -> Tensor:
         if self.q_norm is None or self.k_norm is None:
@@ -144,7 +144,7 @@ class Decoder(nn.Module):
                 if some:
                     torch._foreach_copy_([target for target, _ in some], [source for _, source in some])
 
-    def forward(self, ids: Tensor, positions: Tensor, attend: Attend, routing: Mask | None) -> Tensor:
+    def forward(self, ids: Tensor, positions: Tensor, attend: AttentionFn, routing: MaskRouting | None) -> Tensor:
         """The last hidden states; adapters count as `refresh` found them."""
         stream = self.embedding[ids.flatten()].float()
         delta: Tensor | None = None

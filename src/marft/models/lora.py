@@ -2,8 +2,8 @@
 
 y = W x + (α/r) · B_i A_i x, with i the adapter of the row that x belongs to. All adapters of a layer live in two
 stacked fp32 tensors, A [Σr, in] and B [Σr, out]; adapter i's parameters are views of its rows of both, registered as
-`<adapter>.<layer>.lora_A` and `lora_B`. Tokens are routed by a mask over the stacked rank (`Mask`); models without a
-decoder of ours train by contiguous segments (`Segments`).
+`<adapter>.<layer>.lora_A` and `lora_B`. Tokens are routed by a mask over the stacked rank (`MaskRouting`); models without a
+decoder of ours train by contiguous segments (`SegmentRouting`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class AdapterSpec:
         return self.alpha / self.rank
 
 
-class Stack:
+class LoraStack:
     """One layer's adapters: `a[i]` [r, in] and `b[i]` [r, out] are parameters that share memory with the stacks."""
 
     def __init__(self, base: nn.Linear, specs: Sequence[AdapterSpec]) -> None:
@@ -82,12 +82,12 @@ class Adapter(nn.Module):
 class Routing(Protocol):
     """Which adapter each row of a pass belongs to."""
 
-    def add(self, y: Tensor, x: Tensor, stack: Stack) -> Tensor:
+    def add(self, y: Tensor, x: Tensor, stack: LoraStack) -> Tensor:
         """y + (α/r) · B_i A_i x; y is the caller's to give away and may be changed."""
         ...
 
 
-class Segments:
+class SegmentRouting:
     """Contiguous runs of packed tokens, one an adapter: `adapters[j]` (None: base alone) has the next `sizes[j]` tokens.
 
     Only adapters that have tokens take part, so the others receive no gradient at all.
@@ -96,7 +96,7 @@ class Segments:
     def __init__(self, adapters: Sequence[int | None], sizes: Sequence[int]) -> None:
         self.adapters, self.sizes = list(adapters), list(sizes)
 
-    def add(self, y: Tensor, x: Tensor, stack: Stack) -> Tensor:
+    def add(self, y: Tensor, x: Tensor, stack: LoraStack) -> Tensor:
         if all(i is None for i in self.adapters):
             return y
         pieces = list(y.flatten(0, -2).split(self.sizes))
@@ -109,7 +109,7 @@ class Segments:
         return y if in_place else torch.cat(pieces).view_as(y)
 
 
-class Mask:
+class MaskRouting:
     """Rows of any order: all adapters' products at once, each row keeping only its own adapter's rank columns.
 
     A few kernels however many adapters the rows mix. Without a decoder of ours it is for generation alone.
@@ -126,7 +126,7 @@ class Mask:
             self._columns[layers] = self.mask.to(dtype).repeat(1, layers)
         return self._columns[layers]
 
-    def add(self, y: Tensor, x: Tensor, stack: Stack) -> Tensor:
+    def add(self, y: Tensor, x: Tensor, stack: LoraStack) -> Tensor:
         if not self.mask.shape[1]:  # nobody has an adapter
             return y
         hidden = linear(x.flatten(0, -2), stack.all_a.to(x.dtype)) * self.columns(1, x.dtype)
@@ -137,7 +137,7 @@ class Mask:
 class TeamLinear(nn.Module):
     """A frozen linear layer plus its stack of adapters, steered by the team's current routing."""
 
-    def __init__(self, base: nn.Linear, stack: Stack, team: TeamLora) -> None:
+    def __init__(self, base: nn.Linear, stack: LoraStack, team: TeamLora) -> None:
         super().__init__()
         self.base = base
         self.stack = stack
@@ -160,7 +160,7 @@ class TeamLora:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             for name, module in find_targets(model, targets):
-                layer = TeamLinear(module, Stack(module, specs), self)
+                layer = TeamLinear(module, LoraStack(module, specs), self)
                 parent, _, child = name.rpartition(".")
                 setattr(model.get_submodule(parent), child, layer)
                 self.layers[name] = layer

@@ -30,7 +30,7 @@ MANIFEST = "manifest.json"
 REMEDY = "give a folder instead (model=DIR)"
 
 
-def folder() -> Path:
+def cached_folder() -> Path:
     """The model's folder in the user's cache, fetched when it is not there or not as it was written."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "marft" / "models"
     target = cache / NAME
@@ -114,10 +114,13 @@ def convert(gguf: Path, out: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from marft.models.quiet import quiet
+    from marft.models.transformers_logging import silence_transformers
 
     causal: Any = AutoModelForCausalLM  # partly untyped
-    with quiet(), contextlib.redirect_stderr(io.StringIO()):  # the GGUF reader's progress bar heeds no setting
+    with (
+        silence_transformers(),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):  # the GGUF reader's progress bar heeds no setting
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
         quantised = causal.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
         config = quantised.config

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from marft.models import attention
-from marft.models.attention import Attend, Packed
+from marft.models.attention import AttentionFn, PackedAttention
 from marft.models.decoder import Decoder, has_decoder
 from marft.models.loading import Loaded, context_limit
 from marft.models.logprobs import head_logits
-from marft.models.lora import AdapterSpec, Mask, NamedModules, Routing, Segments, TeamLora
+from marft.models.lora import AdapterSpec, MaskRouting, NamedModules, Routing, SegmentRouting, TeamLora
 from marft.terminal import complain
 from marft.types import MarftError
 
@@ -85,11 +85,11 @@ class TeamModel(nn.Module):
         """The most tokens a sequence may have."""
         return context_limit(self.config)
 
-    def forward(self, ids: Tensor, positions: Tensor, attend: Attend, routing: Routing | None) -> Tensor:
+    def forward(self, ids: Tensor, positions: Tensor, attend: AttentionFn, routing: Routing | None) -> Tensor:
         """Last hidden states [B, T, D] of ids [B, T]."""
         states: Tensor
         if (decoder := self.decoder) is not None:
-            assert routing is None or isinstance(routing, Mask)
+            assert routing is None or isinstance(routing, MaskRouting)
             decoder.refresh()
             states = decoder(ids, positions, attend, routing)
             return states
@@ -116,13 +116,13 @@ class TeamModel(nn.Module):
     def routing(self, adapters: Sequence[int | None], lengths: Sequence[int]) -> Routing | None:
         """Of packed sequences, sorted by adapter."""
         if self.decoder is None:
-            return segments(adapters, lengths)
+            return segment_routing(adapters, lengths)
         present = frozenset(i for i in adapters if i is not None)
         if not present:
             return None
         rows = torch.tensor([len(self.lora.specs) if i is None else i for i in adapters])
         table = self.masks[rows.to(self.device)]
-        return Mask(table.repeat_interleave(torch.tensor(lengths, device=self.device), 0), present)
+        return MaskRouting(table.repeat_interleave(torch.tensor(lengths, device=self.device), 0), present)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """fp32 logits, without gradient."""
@@ -154,7 +154,7 @@ class TeamModel(nn.Module):
         engine decodes.
         """
         lengths = [5, 3]
-        ids, packed = self._probe(sum(lengths)), Witness(lengths, self.device)
+        ids, packed = self._probe(sum(lengths)), RecordingAttention(lengths, self.device)
         with torch.no_grad():
             own = [self.model(input_ids=half, use_cache=False).logits for half in ids.split(lengths, dim=1)]
             expected = torch.cat(own, dim=1).float()
@@ -173,7 +173,7 @@ class TeamModel(nn.Module):
                 ) from None
         if len(packed.layers) < self.config.num_hidden_layers:
             raise MarftError(f"model {name!r} has layers that cannot run on our attention; use another causal model")
-        if not (distance := apart(found, expected, lengths)) <= self.tolerance:
+        if not (distance := relative_distance(found, expected, lengths)) <= self.tolerance:
             raise MarftError(
                 f"model {name!r} differs from its own forward by {distance:.2%} on our attention; use another model"
             )
@@ -186,12 +186,12 @@ class TeamModel(nn.Module):
                 "transformers' own forward pass, which is slower"
             )
             return None
-        ids, packed = self._probe(8), Packed([8], self.device)
+        ids, packed = self._probe(8), PackedAttention([8], self.device)
         with torch.no_grad(), self.lora.route(None):
             out = self.backbone(input_ids=ids, position_ids=packed.position_ids, attend=packed, use_cache=False)
             decoder = Decoder(self.model, self.longest)
             found = decoder(ids, packed.position_ids, packed, None)
-        distance = apart(found, out.last_hidden_state, [8])
+        distance = relative_distance(found, out.last_hidden_state, [8])
         assert distance <= self.tolerance, f"the decoder is wrong by {distance:.2%}"
         return decoder
 
@@ -207,7 +207,7 @@ class TeamModel(nn.Module):
         return float(torch.finfo(self.model.dtype).eps ** 0.5)
 
 
-def apart(found: Tensor, expected: Tensor, lengths: Sequence[int]) -> float:
+def relative_distance(found: Tensor, expected: Tensor, lengths: Sequence[int]) -> float:
     """How far two [1, T, D] lie apart, as a share of their size: the mean over the tokens of the worst sequence. Its first
     token is left out: some models have activations there so huge that half precision rounds what is left to anything."""
     found, expected = found[0].float(), expected[0].float()
@@ -215,7 +215,7 @@ def apart(found: Tensor, expected: Tensor, lengths: Sequence[int]) -> float:
     return float(torch.stack([part[1:].mean() for part in share_T.split(list(lengths))]).max())
 
 
-class Witness(Packed):
+class RecordingAttention(PackedAttention):
     """Packed attention that remembers which layers asked it."""
 
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
@@ -235,7 +235,7 @@ def value_head(width: int, device: torch.device) -> nn.Linear:
     return head
 
 
-def segments(adapters: Sequence[int | None], lengths: Sequence[int]) -> Segments:
+def segment_routing(adapters: Sequence[int | None], lengths: Sequence[int]) -> SegmentRouting:
     """The routing of packed sequences that are sorted by adapter: neighbours with the same one become one segment."""
     merged: list[int | None] = []
     sizes: list[int] = []
@@ -245,4 +245,4 @@ def segments(adapters: Sequence[int | None], lengths: Sequence[int]) -> Segments
         else:
             merged.append(adapter)
             sizes.append(length)
-    return Segments(merged, sizes)
+    return SegmentRouting(merged, sizes)

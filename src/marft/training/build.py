@@ -90,9 +90,9 @@ def assemble(
     """`saved` is a checkpoint of the same run, where there is one: agents that brought adapters along have theirs there.
     Tasks of the splits in `reads` are read before any model is, which may be large and far away."""
     if config.engine.name == "vllm":
-        from marft.engines.vllm.opening import require
+        from marft.engines.vllm.factory import check_available
 
-        require(config.engine)
+        check_available(config.engine)
     status = status or Status()
     lockstep = Lockstep()
     status.begin(f"preparing the environment {config.env.name}")
@@ -172,9 +172,9 @@ def make_engine(config: Config, team: TeamModel, lockstep: Lockstep) -> Engine:
             memory = config.engine.share / len(base_names(config))
             return LocalEngine(team, config.engine.slots, lockstep.settled, memory=memory)
         case "vllm":
-            from marft.engines.vllm.opening import open_engine
+            from marft.engines.vllm.factory import make_vllm_engine
 
-            return open_engine(team, config.engine, lockstep.settled)
+            return make_vllm_engine(team, config.engine, lockstep.settled)
 
 
 def adapter_of(config: Config, name: str) -> str | None:

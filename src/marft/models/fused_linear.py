@@ -16,16 +16,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from marft.models.elementwise import gate, gate_backward
+from marft.models.elementwise import swiglu, swiglu_backward
 from marft.models.logprobs import in_fp32
-from marft.models.lora import Mask, TeamLinear
+from marft.models.lora import MaskRouting, TeamLinear
 
 FEW = 2048  # rows of a decode step rather than of a pass over whole texts
 TILE = 256  # outputs of one program of the kernel that adds adapters
-Renewal = list[tuple[Tensor, Tensor]]  # where to copy, and what
+Copies = list[tuple[Tensor, Tensor]]  # where to copy, and what
 
 
-class Product(nn.Module):
+class FusedLinear(nn.Module):
     """y = [W₁ x, W₂ x, …] plus the routed adapters' parts; with `gated`, of x = silu(gate) · up instead of x."""
 
     b: Tensor
@@ -59,7 +59,7 @@ class Product(nn.Module):
         self.weight.data = self.joined[: self.out]
         self.lend_weights()
         self.seen: list[int] = []
-        for derived in ("renewal", "reach"):
+        for derived in ("adapter_copies", "rank_ranges"):
             self.__dict__.pop(derived, None)
 
     def lend_weights(self) -> None:
@@ -73,93 +73,93 @@ class Product(nn.Module):
             self._join()
         return self
 
-    def refresh(self) -> Renewal:
+    def refresh(self) -> Copies:
         """What to copy since the parameters changed; nothing, where none did."""
         # a fused optimizer would not count its changes here; the learner's, which goes parameter by parameter, does
         versions = [side._version for stack in self.stacks.values() for side in stack.watched]
         if versions == self.seen:
             return []
         self.seen = versions
-        return self.renewal
+        return self.adapter_copies
 
     @cached_property
-    def renewal(self) -> Renewal:
-        found: Renewal = []
+    def adapter_copies(self) -> Copies:
+        found: Copies = []
         for j, stack in self.stacks.items():
-            rows, columns = self.block(j)
+            rows, columns = self.adapter_block(j)
             found += [(self.joined[self.out :][rows], stack.all_a), (self.b[rows, columns], stack.all_b)]
         return found
 
-    def block(self, j: int) -> tuple[slice, slice]:
+    def adapter_block(self, j: int) -> tuple[slice, slice]:
         """Where layer j's adapters stand among the ranks, and its outputs among all outputs."""
         rank, out = sum(len(s.all_a) for i, s in self.stacks.items() if i < j), sum(self.outs[:j])
         return slice(rank, rank + len(self.stacks[j].all_a)), slice(out, out + self.outs[j])
 
-    def forward(self, x: Tensor, routing: Mask | None) -> Tensor:
+    def forward(self, x: Tensor, routing: MaskRouting | None) -> Tensor:
         """x [M, in] → [M, Σ out]"""
         if routing is None or not self.rank:
             if self.gated:
-                x = Gate.apply(x) if torch.is_grad_enabled() else gate(x)
+                x = SwiGLU.apply(x) if torch.is_grad_enabled() else swiglu(x)
             return linear(x, self.weight, None if self.bias is None else self.bias[: self.out])
         if torch.is_grad_enabled():
             parameters = [p for stack in self.stacks.values() for p in (*stack.a, *stack.b)]
-            y: Tensor = Routed.apply(x, self, routing, *parameters)
+            y: Tensor = RoutedLinear.apply(x, self, routing, *parameters)
             return y
-        return self.at_once(gate(x) if self.gated else x, routing)
+        return self.forward_inference(swiglu(x) if self.gated else x, routing)
 
-    def at_once(self, x: Tensor, routing: Mask) -> Tensor:
+    def forward_inference(self, x: Tensor, routing: MaskRouting) -> Tensor:
         """y alone. With few rows on CUDA, mask and product are one kernel."""
-        if not few_on_cuda(x):
+        if not is_decode_step_on_cuda(x):
             return self.routed(x, routing)[0]
         from marft.models.kernels import add_routed
 
         wide = linear(x, self.joined, self.bias)
-        add_routed(wide, routing.columns(1, x.dtype), self.b, self.reach, TILE)
+        add_routed(wide, routing.columns(1, x.dtype), self.b, self.rank_ranges, TILE)
         return wide[:, : self.out]
 
-    def activated(self, x: Tensor, routing: Mask) -> Tensor:
+    def swiglu_inference(self, x: Tensor, routing: MaskRouting) -> Tensor:
         """silu(gate) · up of the two layers' outputs, with few rows on CUDA."""
-        from marft.models.kernels import gate_routed
+        from marft.models.kernels import swiglu_routed
 
         gated = len(self.stacks[0].all_a) if 0 in self.stacks else 0
-        return gate_routed(linear(x, self.joined, self.bias), routing.columns(1, x.dtype), self.b, gated)
+        return swiglu_routed(linear(x, self.joined, self.bias), routing.columns(1, x.dtype), self.b, gated)
 
     @cached_property
-    def reach(self) -> Tensor:
+    def rank_ranges(self) -> Tensor:
         """[tiles of TILE outputs, 2]: the ranks whose rows of B are not all zero there."""
-        blocks = [self.block(j) for j in self.stacks]
+        blocks = [self.adapter_block(j) for j in self.stacks]
         found = []
         for start in range(0, self.out, TILE):
             ranks = [r for r, out in blocks if out.start < start + TILE and start < out.stop]
             found.append([min((r.start for r in ranks), default=0), max((r.stop for r in ranks), default=0)])
         return torch.tensor(found, dtype=torch.int32, device=self.joined.device)
 
-    def routed(self, x: Tensor, routing: Mask) -> tuple[Tensor, Tensor]:
+    def routed(self, x: Tensor, routing: MaskRouting) -> tuple[Tensor, Tensor]:
         """y, and what is left of A x [M, rank]."""
         wide = linear(x, self.joined, self.bias)
         hidden = wide[:, self.out :] * routing.columns(len(self.stacks), x.dtype)
         return wide[:, : self.out].addmm_(hidden, self.b), hidden
 
 
-def mlp(gate_up: Product, down: Product, x: Tensor, routing: Mask | None) -> Tensor:
+def mlp_forward(gate_up: FusedLinear, down: FusedLinear, x: Tensor, routing: MaskRouting | None) -> Tensor:
     """What a layer's MLP adds. In a step on CUDA adapters join the outputs of gate_up, the widest of a layer, on the way
     through the gate, so that these are read only once."""
-    if routing is None or not (gate_up.rank and down.rank) or torch.is_grad_enabled() or not few_on_cuda(x):
+    if routing is None or not (gate_up.rank and down.rank) or torch.is_grad_enabled() or not is_decode_step_on_cuda(x):
         added: Tensor = down(gate_up(x, routing), routing)
         return added
-    return down.at_once(gate_up.activated(x, routing), routing)
+    return down.forward_inference(gate_up.swiglu_inference(x, routing), routing)
 
 
-def few_on_cuda(x: Tensor) -> bool:
+def is_decode_step_on_cuda(x: Tensor) -> bool:
     return x.is_cuda and len(x) <= FEW
 
 
-class Routed(torch.autograd.Function):
-    """`Product.routed` with the gradients of x and of the adapters that take part; the others receive none."""
+class RoutedLinear(torch.autograd.Function):
+    """`FusedLinear.routed` with the gradients of x and of the adapters that take part; the others receive none."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, product: Product, routing: Mask, *parameters: Tensor) -> Tensor:
-        y, hidden = product.routed(gate(x) if product.gated else x, routing)
+    def forward(ctx: Any, x: Tensor, product: FusedLinear, routing: MaskRouting, *parameters: Tensor) -> Tensor:
+        y, hidden = product.routed(swiglu(x) if product.gated else x, routing)
         ctx.save_for_backward(x, hidden)
         ctx.product, ctx.routing = product, routing
         return y
@@ -168,29 +168,29 @@ class Routed(torch.autograd.Function):
     def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor | None, ...]:
         product, routing = ctx.product, ctx.routing
         given, hidden = ctx.saved_tensors
-        x = gate(given) if product.gated else given  # cheaper to work out again than to keep
+        x = swiglu(given) if product.gated else given  # cheaper to work out again than to keep
         weight, a = product.joined.split([product.out, product.rank])
         d_hidden = (d_y @ product.b.T) * routing.columns(len(product.stacks), x.dtype)
         d_x = None
         if ctx.needs_input_grad[0]:
             d_x = (d_y @ weight).addmm_(d_hidden, a)
-            d_x = gate_backward(given, d_x) if product.gated else d_x
+            d_x = swiglu_backward(given, d_x) if product.gated else d_x
         d_a, d_b = in_fp32(d_hidden.T, x), in_fp32(hidden.T, d_y)
         found: list[Tensor | None] = []
         for j, stack in product.stacks.items():
-            rows, columns = product.block(j)
+            rows, columns = product.adapter_block(j)
             for side in (d_a[rows], d_b[rows, columns]):
                 parts = side.split([len(a) for a in stack.a])
                 found += [part if i in routing.present else None for i, part in enumerate(parts)]
         return d_x, None, None, *found
 
 
-class Gate(torch.autograd.Function):
+class SwiGLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, both: Tensor) -> Tensor:
         ctx.save_for_backward(both)
-        return gate(both)
+        return swiglu(both)
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> Tensor:
-        return gate_backward(ctx.saved_tensors[0], d_out)
+        return swiglu_backward(ctx.saved_tensors[0], d_out)
