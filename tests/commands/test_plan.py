@@ -16,7 +16,7 @@ from toys import without_progress
 from marft.cli import main
 from marft.commands import plan as planning
 from marft.commands.plan import foresee, memory, plan
-from marft.commands.plan.iteration import Iteration, heaviest_of, shared_prefix_lengths
+from marft.commands.plan.iteration import Iteration, heaviest_of, in_common
 from marft.commands.plan.memory import (
     TRAINED,
     Memory,
@@ -160,9 +160,9 @@ def test_a_copy_of_an_episode_shares_with_it_what_all_tasks_share() -> None:
 
 
 def test_what_sequences_have_in_common() -> None:
-    assert shared_prefix_lengths([(1, 2, 3), (1, 2, 4, 4), (1, 2, 9)]) == 2
-    assert shared_prefix_lengths([(1, 2, 3), (1, 2)]) == 2
-    assert shared_prefix_lengths([(1,), (2,)]) == 0
+    assert in_common([(1, 2, 3), (1, 2, 4, 4), (1, 2, 9)]) == 2
+    assert in_common([(1, 2, 3), (1, 2)]) == 2
+    assert in_common([(1,), (2,)]) == 0
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------

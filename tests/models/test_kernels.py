@@ -116,7 +116,7 @@ def test_products_know_which_ranks_reach_which_outputs(targets: list[str] | str)
     team.refresh()
     assert team.decoder is not None
     mask = MaskRouting(team.lora.masks(team.device)[[0, 2, 1, 1, 0]])
-    for product in team.decoder.layers[1].products:
+    for product in team.decoder.layers[1].fused:
         x = numbers(5, product.weight.shape[1]).cpu()
         expected, _ = product.routed(x, mask)
         wide = torch.nn.functional.linear(x, product.joined, product.bias).to(DEVICE)

@@ -38,13 +38,16 @@ class BatchState:
 
     @property
     def columns(self) -> list[Tensor]:
+        """All tensors with an entry a row."""
         return [tensor for name, tensor in vars(self).items() if not name.startswith("_")]
 
     def move(self, to: Sequence[int], origin: Sequence[int]) -> None:
+        """Copy rows `origin` into rows `to`."""
         for tensor in self.columns:
             tensor[to] = tensor[origin]
 
     def reserve(self, tokens: int) -> None:
+        """Room for this many sampled tokens a row."""
         missing = tokens + 1 - self.ids.shape[1]
         if missing > 0:
             more = (0, round_up(missing, GROW))

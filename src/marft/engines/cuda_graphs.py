@@ -24,6 +24,8 @@ SMALLEST = 8  # rows of the smallest graph
 
 
 class CudaGraphStepper:
+    """A `Stepper` whose decode steps are CUDA graphs, on a cache of slots."""
+
     burst = 8  # steps between two looks at who is done: a look waits for the device
 
     def __init__(self, team: TeamModel, decoder: Decoder, rows: BatchState, memory: int) -> None:
@@ -34,15 +36,19 @@ class CudaGraphStepper:
 
     @property
     def held(self) -> int:
+        """Bytes of keys and values."""
         return self.cache.keys.nbytes + self.cache.values.nbytes
 
     def room(self, positions: int, live: int) -> int:
+        """How many rows of this length fit, while so many are live."""
         return self.cache.room(positions, live)
 
     def reserve(self, positions: int, live: int) -> None:
+        """Room for rows of this length; the first `live` rows keep what they hold."""
         self.cache.reserve(positions, live)
 
     def move(self, to: Sequence[int], origin: Sequence[int]) -> None:
+        """Copy the keys and values of some rows into others."""
         self.cache.copy(to, origin, self.cache.positions)
 
     def wipe(self, seats: Sequence[int]) -> None:
@@ -92,6 +98,7 @@ class CudaGraphStepper:
 
     # --- steps -------------------------------------------------------------------------------------------------------
     def step(self, n: int, stop_tokens: Tensor, *, truncated: bool) -> None:
+        """One more token for the first n rows, by the graph of their size."""
         size = self.size(n)
         known = [(x.data_ptr(), x.shape) for x in (*self.rows.columns, self.cache.keys, self.cache.values, stop_tokens)]
         if known != self.known:
@@ -107,6 +114,7 @@ class CudaGraphStepper:
 
     @cached_property
     def stream(self) -> torch.cuda.Stream:
+        """The stream on which graphs are captured."""
         return torch.cuda.Stream(self.team.device)
 
     def _capture(self, n: int, stop_tokens: Tensor, truncated: bool) -> torch.cuda.CUDAGraph:

@@ -39,7 +39,9 @@ class Stepper(Protocol):
         """Room for rows of this length; the first `live` rows keep what they hold."""
         ...
 
-    def move(self, to: Sequence[int], origin: Sequence[int]) -> None: ...
+    def move(self, to: Sequence[int], origin: Sequence[int]) -> None:
+        """Copy the keys and values of some rows into others."""
+        ...
 
     def wipe(self, seats: Sequence[int]) -> None:
         """No NaN in what these rows held reaches whoever has their seats next."""
@@ -59,6 +61,8 @@ class Stepper(Protocol):
 
 
 class EagerStepper:
+    """A `Stepper` that launches every operation by itself."""
+
     burst = 1
 
     def __init__(self, team: TeamModel, rows: BatchState) -> None:
@@ -67,18 +71,23 @@ class EagerStepper:
 
     @property
     def held(self) -> int:
+        """Bytes of keys and values."""
         return sum(side.nbytes for side in (*self.cache.keys.values(), *self.cache.values.values()))
 
     def room(self, positions: int, live: int) -> int:
+        """As many rows as the batch has: the cache grows as it must."""
         return self.cache.slots
 
     def reserve(self, positions: int, live: int) -> None:
+        """Room for rows of this length."""
         self.cache.reserve(positions)
 
     def move(self, to: Sequence[int], origin: Sequence[int]) -> None:
+        """Copy the keys and values of some rows into others."""
         self.cache.move(to, origin)
 
     def wipe(self, seats: Sequence[int]) -> None:
+        """Zero what these rows held."""
         self.cache.wipe(seats)
 
     def passes(self, prompts: Sequence[AdapterTokens]) -> list[list[int]]:
@@ -91,6 +100,7 @@ class EagerStepper:
         return [[chunk[i] for i in sharing_order([prompts[i] for i in chunk])] for chunk in cut]
 
     def read(self, prompts: Sequence[AdapterTokens], seats: range, source: Sequence[int]) -> Tensor:
+        """Every prompt in one pass; its keys and values go to each seat that asked with it."""
         device = self.team.device
         layout, whose = Layout.of(prompts), torch.tensor(source, device=device)
         attend = PrefillAttention(layout, self.cache, slice(seats.start, seats.stop), whose)
@@ -100,6 +110,7 @@ class EagerStepper:
         return self.team.logits(hidden[0, last])[whose]
 
     def step(self, n: int, stop_tokens: Tensor, *, truncated: bool) -> None:
+        """One more token for the first n rows."""
         attend = DecodeAttention(self.cache, self.rows.length[:n])
         sample_next_tokens(self.team, self.rows, n, attend, stop_tokens, truncated=truncated)
 

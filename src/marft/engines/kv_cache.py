@@ -26,6 +26,7 @@ class KVCache:
         self.values: dict[int, Tensor] = {}
 
     def reserve(self, positions: int) -> None:
+        """Room for this many positions in every slot; what is there is kept."""
         if positions <= self.positions:
             return
         before, self.positions = self.positions, round_up(positions, GROW)
@@ -35,6 +36,7 @@ class KVCache:
             self.keys[layer][:, :, :before], self.values[layer][:, :, :before] = old
 
     def layer(self, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        """One layer's keys and values, made like `like` when first asked for."""
         if layer not in self.keys:
             self.keys[layer], self.values[layer] = self._make(like)
         return self.keys[layer], self.values[layer]
@@ -47,6 +49,7 @@ class KVCache:
         return torch.zeros_like(values), values
 
     def move(self, to: Sequence[int], origin: Sequence[int]) -> None:
+        """Copy slots `origin` into slots `to`."""
         for side in (self.keys, self.values):
             for tensor in side.values():
                 tensor[to] = tensor[origin]

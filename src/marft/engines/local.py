@@ -68,9 +68,11 @@ class LocalEngine:
         self.stepper = choose_stepper(self.team, self.rows, self.memory)
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The prompt by the model's chat template, as token ids."""
         return self._render(tuple(messages))
 
     async def generate(self, request: Request) -> Completion:
+        """Wait in the queue for a row of the batch, and for its completion."""
         if self.closed:
             raise RuntimeError("the engine is closed")
         if len(request.prompt_ids) >= self.team.longest:
@@ -88,6 +90,7 @@ class LocalEngine:
         self.version = version
 
     def close(self) -> None:
+        """Frees the cache; whoever waits is told."""
         self.closed = True
         self._reset()
 
@@ -252,4 +255,5 @@ def choose_stepper(team: TeamModel, rows: BatchState, memory: int) -> Stepper:
 
 
 def free_memory(device: torch.device) -> int:
+    """Bytes that are free on a CUDA device; elsewhere memory is not counted."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0

@@ -59,9 +59,11 @@ class OpenAIEngine:
         self.version = self.tokens = 0
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """No ids: the endpoint reads messages."""
         return ()
 
     async def generate(self, request: Request) -> Completion:
+        """The endpoint's answer, asked for again where a failure may pass."""
         if request.sampling.top_k:
             raise MarftError(f"agents: {self.url} takes no top_k; leave it at 0 for the agents of model {self.model}")
         question = json.dumps(request_body(self.model, request)).encode()
@@ -127,6 +129,7 @@ class OpenAIEngine:
         self.version = version
 
     def close(self) -> None:
+        """Closes the connections."""
         self._connections.close()
 
     def _make_client(self, limits: httpx2.Limits) -> httpx2.AsyncClient:
@@ -140,6 +143,7 @@ class OpenAIEngine:
 
 
 def check_url(url: str, model: str) -> str:
+    """The base URL without a slash at its end; MarftError where it is none."""
     try:
         parts = httpx2.URL(url)
     except httpx2.InvalidURL as error:
@@ -152,6 +156,7 @@ def check_url(url: str, model: str) -> str:
 
 
 def request_body(model: str, request: Request) -> dict[str, object]:
+    """The JSON of a chat completion request."""
     sampling = request.sampling
     question: dict[str, object] = {
         "model": model,
@@ -192,6 +197,7 @@ def retry_delay(retry_after: str) -> float:
 
 
 def one_line(text: str, longest: int = 200) -> str:
+    """The text without line breaks and control characters, cut to `longest`."""
     return " ".join("".join(c if c.isprintable() else " " for c in text[:longest]).split())
 
 

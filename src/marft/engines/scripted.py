@@ -27,9 +27,11 @@ class ScriptedEngine:
         self.closed = False
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The messages' bytes."""
         return tuple("\n".join(f"<{m.role}> {m.content}" for m in messages).encode(errors="replace"))
 
     async def generate(self, request: Request) -> Completion:
+        """What the script replies, cut at its limit or stop string."""
         if self.closed:
             raise RuntimeError("the engine is closed")
         ids = spell(await self._reply(request), request.sampling.stop)[: request.sampling.max_tokens]
@@ -51,6 +53,7 @@ class ScriptedEngine:
         self.version = version
 
     def close(self) -> None:
+        """Later requests fail."""
         self.closed = True
 
     async def _reply(self, request: Request) -> str:

@@ -24,6 +24,7 @@ class StopTokens:
         self.rows = {frozenset[str](): 0}
 
     def row(self, stop: tuple[str, ...]) -> int:
+        """The table's row for these stop strings, made when first asked for."""
         ends = frozenset(each[-1] for each in stop)
         if ends not in self.rows:
             suspect = [PARTIAL in text or not ends.isdisjoint(text) for text in self.texts]

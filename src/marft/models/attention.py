@@ -28,6 +28,7 @@ class AttentionFn(Protocol):
 def attention_forward(
     module: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: None, **kwargs: Any
 ) -> tuple[Tensor, None]:
+    """transformers' attention interface: hands the pass to the caller's `attend`."""
     if kwargs.get("softcap") or kwargs.get("s_aux") is not None:
         raise ValueError("attention with a soft cap or sinks is not supported")
     attend: AttentionFn = kwargs["attend"]
@@ -101,6 +102,7 @@ class PackedAttention:
 
     @staticmethod
     def on_grid(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """Causal attention of padded sequences [S, heads, L, d]."""
         grouped = q.shape[1] != k.shape[1]
         return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)
 

@@ -55,7 +55,7 @@ class Pass:
 
 
 class Layer(nn.Module):
-    """One layer's norms and products; norms of q and k only where the family has them."""
+    """One layer's norms and fused linear layers; norms of q and k only where the family has them."""
 
     def __init__(self, number: int, layer: Any, shape: Shape) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Layer(nn.Module):
         self.down = FusedLinear([mlp.down_proj], gated=True)
 
     @property
-    def products(self) -> tuple[FusedLinear, ...]:
+    def fused(self) -> tuple[FusedLinear, ...]:
         """All four, in the order of the pass."""
         return self.qkv, self.o, self.gate_up, self.down
 
@@ -81,8 +81,8 @@ class Layer(nn.Module):
         eps, dtype, (queries, keys), dim = self.shape.eps, self.shape.dtype, self.shape.heads, self.shape.dim
         stream, x = add_norm(stream, delta, self.attention_norm, eps, dtype)
         qkv = self._norm_heads(self.qkv(x, given.routing))
-        turned = apply_rotary(qkv, given.positions, given.cos, given.sin, queries + keys)
-        q, k, v = turned.view(*given.shape, -1, dim).transpose(1, 2).split([queries, keys, keys], dim=1)
+        rotated = apply_rotary(qkv, given.positions, given.cos, given.sin, queries + keys)
+        q, k, v = rotated.view(*given.shape, -1, dim).transpose(1, 2).split([queries, keys, keys], dim=1)
         seen = given.attend(self.number, q, k, v, dim**-0.5).reshape(len(x), -1)
         stream, x = add_norm(stream, self.o(seen, given.routing), self.mlp_norm, eps, dtype)
         return stream, mlp_forward(self.gate_up, self.down, x, given.routing)
@@ -117,7 +117,7 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.last_norm: nn.Parameter = backbone.norm.weight
         self.head = model.get_output_embeddings()
-        self.products = tuple(product for layer in layers for product in layer.products)
+        self.fused = tuple(product for layer in layers for product in layer.fused)
         cos, sin = self._angles(backbone.rotary_emb, longest)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
@@ -136,8 +136,8 @@ class Decoder(nn.Module):
         return cos, sin
 
     def refresh(self) -> None:
-        """Give the adapters' changed parameters to the products."""
-        pairs = [pair for product in self.products for pair in product.refresh()]
+        """Give the adapters' changed parameters to the fused layers."""
+        pairs = [pair for product in self.fused for pair in product.refresh()]
         dense = [pair for pair in pairs if pair[0].is_contiguous()]  # copied in a few kernels
         with torch.no_grad():
             for some in (dense, [pair for pair in pairs if not pair[0].is_contiguous()]):

@@ -53,6 +53,7 @@ def swiglu(both: Tensor) -> Tensor:
 
 
 def swiglu_backward(both: Tensor, d_out: Tensor) -> Tensor:
+    """The gradient of `swiglu` by its input [M, 2F]."""
     if both.is_cuda:
         from marft.models import kernels
 
@@ -63,6 +64,8 @@ def swiglu_backward(both: Tensor, d_out: Tensor) -> Tensor:
 
 
 class AddNorm(torch.autograd.Function):
+    """`add_norm` by Triton kernels, with its gradient."""
+
     @staticmethod
     def forward(
         ctx: Any, stream: Tensor, delta: Tensor | None, weight: Tensor, eps: float, dtype: torch.dtype
@@ -84,6 +87,8 @@ class AddNorm(torch.autograd.Function):
 
 
 class ApplyRotary(torch.autograd.Function):
+    """`apply_rotary` with its gradient, the rotation back."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, rotated: int) -> Tensor:
         ctx.save_for_backward(positions, cos, sin)

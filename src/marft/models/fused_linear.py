@@ -57,13 +57,13 @@ class FusedLinear(nn.Module):
         """One memory for W and for copies of all A below it."""
         self.joined = torch.cat([self.weight, self.weight.new_zeros(self.rank, self.weight.shape[1])]).detach()
         self.weight.data = self.joined[: self.out]
-        self.lend_weights()
+        self.relink()
+
+    def relink(self) -> None:
+        """Let the transformers model's weights be views of W, and forget where A and B were copied from."""
         self.seen: list[int] = []
         for derived in ("adapter_copies", "rank_ranges"):
             self.__dict__.pop(derived, None)
-
-    def lend_weights(self) -> None:
-        """Let the transformers model's weights be views of W."""
         for each, rows in zip(self.linears, self.joined[: self.out].split(self.outs), strict=True):
             each.weight = nn.Parameter(rows, requires_grad=False)
 
@@ -84,6 +84,7 @@ class FusedLinear(nn.Module):
 
     @cached_property
     def adapter_copies(self) -> Copies:
+        """Where each stack of A and B is copied to, and the stack."""
         found: Copies = []
         for j, stack in self.stacks.items():
             rows, columns = self.adapter_block(j)
@@ -151,6 +152,7 @@ def mlp_forward(gate_up: FusedLinear, down: FusedLinear, x: Tensor, routing: Mas
 
 
 def is_decode_step_on_cuda(x: Tensor) -> bool:
+    """Whether these are the few rows of a decode step on CUDA."""
     return x.is_cuda and len(x) <= FEW
 
 
@@ -186,6 +188,8 @@ class RoutedLinear(torch.autograd.Function):
 
 
 class SwiGLU(torch.autograd.Function):
+    """`swiglu` with its gradient."""
+
     @staticmethod
     def forward(ctx: Any, both: Tensor) -> Tensor:
         ctx.save_for_backward(both)

@@ -47,6 +47,7 @@ def token_statistics_kernel(logits, heat, token, found, entropy, top, mass, widt
 def logit_gradient_kernel(
     logits, heat, token, entropy, top, mass, out, width, OF_ENTROPY: tl.constexpr, BLOCK: tl.constexpr
 ):
+    """One block of a row: the gradient of its log-prob or entropy by the logits."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width

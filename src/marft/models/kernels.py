@@ -17,6 +17,7 @@ GATE_ROWS, GATE_TILE = 64, 64  # … which reads more of B than of its rows
 def add_norm_kernel(
     stream, delta, delta_stride, weight, total, out, rstd, width, eps, HAS_DELTA: tl.constexpr, BLOCK: tl.constexpr
 ):
+    """One row: the sum, its RMS norm, and 1/RMS."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < width
@@ -32,6 +33,7 @@ def add_norm_kernel(
 
 @triton.jit
 def add_norm_backward_kernel(total, rstd, weight, d_out, d_total, d_stream, d_delta, width, BLOCK: tl.constexpr):
+    """One row: the gradients of the stream and of what was added to it."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < width
@@ -50,6 +52,7 @@ def add_norm_backward_kernel(total, rstd, weight, d_out, d_total, d_stream, d_de
 def rotary_kernel(
     x, stride, positions, cos, sin, out, heads, rotated, half, sign, HEADS: tl.constexpr, HALF: tl.constexpr
 ):
+    """One row: its first heads rotated by the angles of its position."""
     row = tl.program_id(0).to(tl.int64)
     head = tl.arange(0, HEADS)[:, None]
     column = tl.arange(0, HALF)[None, :]
@@ -69,6 +72,7 @@ def rotary_kernel(
 
 @triton.jit
 def swiglu_kernel(both, stride, out, width, BLOCK: tl.constexpr):
+    """One block of a row: silu(gate) · up."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
@@ -79,6 +83,7 @@ def swiglu_kernel(both, stride, out, width, BLOCK: tl.constexpr):
 
 @triton.jit
 def swiglu_backward_kernel(both, stride, d_out, d_both, width, BLOCK: tl.constexpr):
+    """One block of a row: the gradients of gate and up."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
@@ -112,6 +117,7 @@ def routed_part(wide, stride, row, here, mask, rank, b, out, column, inside, fir
 def add_routed_kernel(
     wide, stride, mask, rank, b, out, reach, rows, TILE: tl.constexpr, ROWS: tl.constexpr, RANKS: tl.constexpr
 ):
+    """A tile of rows and outputs: adds what the rows' adapters contribute."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None].to(tl.int64)
     column = tl.program_id(1) * TILE + tl.arange(0, TILE)[None, :]
     here, inside = row < rows, column < out
@@ -127,6 +133,7 @@ def swiglu_routed_kernel(
     wide, stride, mask, rank, b, result, rows, width, first, middle, last,
     TILE: tl.constexpr, ROWS: tl.constexpr, RANKS: tl.constexpr,
 ):  # fmt: skip
+    """A tile of rows and outputs: adds the adapters' parts to gate and up, then silu(gate) · up."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None].to(tl.int64)
     column = tl.program_id(1) * TILE + tl.arange(0, TILE)[None, :]
     here, inside, out = row < rows, column < width, 2 * width
@@ -158,6 +165,7 @@ def add_norm(
 def add_norm_backward(
     total: Tensor, rstd: Tensor, weight: Tensor, d_out: Tensor, d_total: Tensor
 ) -> tuple[Tensor, Tensor]:
+    """The gradients of `add_norm` by the stream and by what was added to it."""
     rows, width = total.shape
     d_stream, d_delta = torch.empty_like(total), torch.empty_like(d_out)
     block = triton.next_power_of_2(width)
@@ -188,6 +196,7 @@ def swiglu(both: Tensor) -> Tensor:
 
 
 def swiglu_backward(both: Tensor, d_out: Tensor) -> Tensor:
+    """The gradient of `swiglu` by its input [M, 2F]."""
     rows, width = d_out.shape
     d_both = both.new_empty(rows, 2 * width)
     swiglu_backward_kernel[(rows, triton.cdiv(width, WIDE))](both, both.stride(0), d_out, d_both, width, BLOCK=WIDE)

@@ -64,6 +64,7 @@ class Layout:
 
     @property
     def shares(self) -> bool:
+        """Whether any token of the row stands in more than one sequence."""
         return len(self.ids) < len(self.origin)
 
 

@@ -38,6 +38,7 @@ class Loaded:
 
 
 def load(name: str, device: str, dtype: str) -> Loaded:
+    """The base model `name` with its tokenizer, frozen, checked and on the device."""
     where = pick_device(device)
     precision = pick_dtype(dtype, where)
     source = resolve(name)
@@ -93,6 +94,7 @@ def pick_device(device: str) -> torch.device:
 
 
 def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 on CUDA and float32 elsewhere."""
     if dtype == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     if dtype not in DTYPES:
@@ -204,6 +206,7 @@ def decode_texts(tokenizer: PreTrainedTokenizerBase, sequences: Sequence[Sequenc
 
 
 def fill_template(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
+    """The text that the model's chat template makes of messages."""
     chat = [{"role": message.role, "content": break_special_tokens(tokenizer, message.content)} for message in messages]
     return str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
 

@@ -23,7 +23,9 @@ class HasHead(Protocol):
     config: Any
 
     @property
-    def head(self) -> Any: ...
+    def head(self) -> Any:
+        """The output head."""
+        ...
 
 
 def head_logits(team: HasHead, hidden: Tensor) -> Tensor:
@@ -57,6 +59,7 @@ def logit_scaling(team: HasHead) -> float:
 
 
 def soft_cap(team: HasHead) -> float | None:
+    """The cap on logits that some families have."""
     cap: float | None = getattr(team.config, "final_logit_softcapping", None)
     return cap
 

@@ -21,12 +21,15 @@ from torch.nn.functional import linear
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterSpec:
+    """One adapter's name, rank and alpha."""
+
     name: str
     rank: int
     alpha: float
 
     @property
     def scaling(self) -> float:
+        """α/r, which the adapter's product is multiplied by."""
         return self.alpha / self.rank
 
 
@@ -59,6 +62,7 @@ class NamedModules(nn.ModuleDict):
     """Modules by names that users choose, which may also be those of a method (`train`, `keys`)."""
 
     def add_module(self, name: str, module: nn.Module | None) -> None:
+        """Registers the module whatever its name; nn.Module refuses names that are attributes."""
         self._modules[name] = module  # type: ignore[assignment]  # torch's stubs know no None
 
     def __contains__(self, name: object) -> bool:
@@ -97,6 +101,7 @@ class SegmentRouting:
         self.adapters, self.sizes = list(adapters), list(sizes)
 
     def add(self, y: Tensor, x: Tensor, stack: LoraStack) -> Tensor:
+        """Each segment through its own adapter."""
         if all(i is None for i in self.adapters):
             return y
         pieces = list(y.flatten(0, -2).split(self.sizes))
@@ -127,6 +132,7 @@ class MaskRouting:
         return self._columns[layers]
 
     def add(self, y: Tensor, x: Tensor, stack: LoraStack) -> Tensor:
+        """All adapters' products at once, masked."""
         if not self.mask.shape[1]:  # nobody has an adapter
             return y
         hidden = linear(x.flatten(0, -2), stack.all_a.to(x.dtype)) * self.columns(1, x.dtype)
@@ -144,6 +150,7 @@ class TeamLinear(nn.Module):
         self.team = [team]  # in a list: not a submodule
 
     def forward(self, x: Tensor) -> Tensor:
+        """x [..., in] → [..., out]"""
         y: Tensor = self.base(x)
         routing = self.team[0].routing
         return y if routing is None else routing.add(y, x, self.stack)

@@ -30,6 +30,8 @@ class RowCopies:
 
 
 class CopyRows(torch.autograd.Function):
+    """The copy of `RowCopies` and its gradient."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, copies: RowCopies) -> Tensor:
         ctx.copies = copies
@@ -64,10 +66,12 @@ class PrefixAttention:
 
     @cached_property
     def end_to_end(self) -> VarlenPrefixAttention:
+        """The way of CUDA in half precision, prepared when it is first needed."""
         return VarlenPrefixAttention(self.layout, self.device)
 
     @cached_property
     def grids(self) -> PaddedPrefixAttention:
+        """The way of other devices and precisions, prepared when it is first needed."""
         return PaddedPrefixAttention(self.layout, self.device)
 
 

@@ -38,6 +38,7 @@ def looks_like_path(name: str) -> bool:
 
 
 def check_folder(folder: Path) -> Path:
+    """The folder, if it can hold a model; else one line that says what to give."""
     if folder.is_file():
         raise MarftError(f"model {folder} is a file: give the folder that save_pretrained wrote")
     if not folder.is_dir():

@@ -59,6 +59,7 @@ def lay_out(team: TeamModel, spans: Sequence[Span]) -> Layout:
 
 
 def adapter_number(team: TeamModel, span: Span) -> int | None:
+    """The place of a span's adapter in the team; None for the base alone."""
     return None if span.adapter is None else team.lora.index[span.adapter]
 
 

@@ -51,6 +51,7 @@ def config_parts(settings: Any) -> Iterator[Any]:
 
 
 def describe_quantisation(found: dict[str, Any]) -> str:
+    """The method and the bits that a quantisation config names."""
     bits = found.get("bits") or next((bits for key, bits in BITS.items() if found.get(key)), None)
     method = found.get("quant_method") or (
         "bitsandbytes" if bits and "bits" not in found else "a method it does not name"

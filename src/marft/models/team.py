@@ -102,10 +102,10 @@ class TeamModel(nn.Module):
         """Of `to` and its like: what shares memory must do so again where it has come to lie."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.model._apply(fn)  # what no decoder owns
-        for product in self.decoder.products if self.decoder else ():
-            product.lend_weights()
         for layer in self.lora.layers.values():
             layer.stack.restack()
+        for product in self.decoder.fused if self.decoder else ():
+            product.relink()
         return self
 
     def refresh(self) -> None:
@@ -129,6 +129,7 @@ class TeamModel(nn.Module):
         return head_logits(self, hidden)
 
     def values(self, critic: str, hidden: Tensor) -> Tensor:
+        """The critic's value of each hidden state [..., D]: [...]."""
         values: Tensor = self.value_heads[critic](hidden.float())
         return values.squeeze(-1)
 

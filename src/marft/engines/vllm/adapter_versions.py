@@ -38,6 +38,7 @@ class AdapterVersion:
 
     @property
     def idle(self) -> bool:
+        """Whether no request uses it and nothing is being loaded."""
         return not self.users and (self.ready is None or self.ready.done())
 
 
@@ -90,6 +91,7 @@ class AdapterVersions:
 
 
 def erase(adapter_version: AdapterVersion) -> None:
+    """Delete the folder of a version."""
     shutil.rmtree(adapter_version.folder, ignore_errors=True)
 
 
@@ -110,6 +112,7 @@ def process_space() -> int:
 
 
 def is_alive(process: int) -> bool:
+    """Whether a process of this number runs."""
     try:
         os.kill(process, 0)  # signals nothing, but fails where nobody is
     except ProcessLookupError:

@@ -34,13 +34,21 @@ class Backend(Protocol):
 
     longest: int  # tokens of a sequence
 
-    async def load(self, adapter_version: AdapterVersion) -> None: ...
-    async def drop(self, adapter_version: AdapterVersion) -> None: ...
+    async def load(self, adapter_version: AdapterVersion) -> None:
+        """Make an adapter version available to requests."""
+        ...
+
+    async def drop(self, adapter_version: AdapterVersion) -> None:
+        """Free the memory of an adapter version."""
+        ...
+
     async def complete(self, request: Request, adapter_version: AdapterVersion | None, limit: int) -> SampledTokens:
         """At most `limit` tokens; without an adapter those of the base."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Free all that the backend holds."""
+        ...
 
 
 class VllmEngine:
@@ -60,9 +68,11 @@ class VllmEngine:
         self._render = lru_cache(maxsize=4096)(partial(render, team.tokenizer))
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The prompt by the model's chat template, as token ids."""
         return self._render(tuple(messages))
 
     async def generate(self, request: Request) -> Completion:
+        """vLLM's completion by the adapter's current version."""
         if self.closed:
             raise RuntimeError("the engine is closed")
         if len(request.prompt_ids) >= self.longest:
@@ -92,6 +102,7 @@ class VllmEngine:
             self.adapter_versions.current(name, version)
 
     def close(self) -> None:
+        """Closes the backend and deletes the adapters' folders."""
         if not self.closed:
             self.closed = True
             self.backend.close()
@@ -152,4 +163,5 @@ class VllmEngine:
 
 
 def has_failed(ready: asyncio.Future[None]) -> bool:
+    """Whether loading was cancelled or raised."""
     return ready.cancelled() or ready.exception() is not None

@@ -24,6 +24,7 @@ def check_available(config: EngineConfig) -> None:
 
 
 def make_vllm_engine(team: TeamModel, config: EngineConfig, settled: Callable[[], Awaitable[None]]) -> VllmEngine:
+    """An engine on the server at `config.url`, or on vLLM in this process."""
     backend: Backend
     if config.url is not None:
         from marft.engines.vllm.server import Server, find_server

@@ -50,12 +50,15 @@ class Process:
                 asked.set_exception(RuntimeError("the engine is closed"))
 
     async def load(self, adapter_version: AdapterVersion) -> None:
+        """Have vLLM read the adapter into one of its slots."""
         self.engine.add_lora(lora_request(adapter_version))
 
     async def drop(self, adapter_version: AdapterVersion) -> None:
+        """Free the adapter's slot."""
         self.engine.remove_lora(adapter_version.number)
 
     async def complete(self, request: Request, adapter_version: AdapterVersion | None, limit: int) -> SampledTokens:
+        """Add the request to vLLM's batch and wait for its output."""
         asked: asyncio.Future[SampledTokens] = asyncio.get_running_loop().create_future()
         name = next(self.ids)
         [prompt] = self.engine.renderer.render_cmpl([{"prompt_token_ids": list(request.prompt_ids)}])
@@ -110,6 +113,7 @@ class Process:
 
 
 def start_engine(team: TeamModel, *, slots: int, memory: float) -> Any:
+    """vLLM's engine on the team's base model; one that runs already is shut down."""
     device = team.device
     if device.type == "mps":
         raise MarftError("engine.name: vLLM does not run on Apple's GPU: use engine.name=local, or device=cpu")
@@ -173,6 +177,7 @@ def model_folder(model: str) -> str:
 
 
 def padded_rank(rank: int) -> int:
+    """The smallest of vLLM's ranks that is enough."""
     fitting = [room for room in RANKS if room >= rank]
     if not fitting:
         raise MarftError(
@@ -182,6 +187,7 @@ def padded_rank(rank: int) -> int:
 
 
 def lora_request(adapter_version: AdapterVersion) -> Any:
+    """vLLM's name for an adapter version."""
     from vllm.lora.request import LoRARequest
 
     return LoRARequest(
@@ -190,6 +196,7 @@ def lora_request(adapter_version: AdapterVersion) -> Any:
 
 
 def read_output(output: Any) -> SampledTokens:
+    """The sampled tokens of a finished request."""
     ids = tuple(int(token) for token in output.token_ids)
     return SampledTokens(
         token_ids=ids,

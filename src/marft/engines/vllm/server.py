@@ -69,6 +69,7 @@ def read_secret(url: str) -> Secret:
 
 
 def is_loopback(host: str) -> bool:
+    """Whether the host is this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -76,6 +77,7 @@ def is_loopback(host: str) -> bool:
 
 
 def request_headers(secret: Secret) -> dict[str, str]:
+    """With the key, and asking for an answer that is not compressed."""
     return {"Accept-Encoding": "identity", **secret.headers()}
 
 
@@ -101,6 +103,7 @@ async def send_request(
 
 
 def describe_refusal(answer: HttpAnswer, secret: Secret) -> str:
+    """Why a request was refused, in one line without the key."""
     if answer.status in (401, 403):
         return f"HTTP {answer.status}: it asks for another key; set {KEY} to the one it was started with"
     return f"HTTP {answer.status}: {one_line(secret.scrub(error_message(answer.body)))}"
@@ -158,6 +161,7 @@ def read_model_card(body: bytes) -> tuple[str, int]:
 
 
 def parse_json(body: bytes) -> Any:
+    """JSON from a stranger: ValueError for whatever Python cannot read."""
     try:
         return json.loads(body, parse_int=parse_bounded_int)
     except RecursionError:
@@ -165,6 +169,7 @@ def parse_json(body: bytes) -> Any:
 
 
 def parse_bounded_int(digits: str) -> int:
+    """An integer of at most 20 digits."""
     if len(digits) > 20:
         raise ValueError("a number of more digits than any has")
     return int(digits)
@@ -199,6 +204,7 @@ class Server:
         self._leave = weakref.finalize(self, unload_adapters, served, self.loaded)
 
     async def load(self, adapter_version: AdapterVersion) -> None:
+        """Have the server load an adapter version from its folder."""
         body = {"lora_name": adapter_version.name, "lora_path": str(adapter_version.folder)}
         answer = await self._post("/v1/load_lora_adapter", body)
         if answer.status != 200:
@@ -225,6 +231,7 @@ class Server:
             raise SpeechError(f"vLLM at {self.served.url} answers {refused.status}: {self._complaint(refused)}")
 
     async def complete(self, request: Request, adapter_version: AdapterVersion | None, limit: int) -> SampledTokens:
+        """The server's completion; SpeechError where it gives none."""
         sampling = request.sampling
         body = {
             "model": self.served.model if adapter_version is None else adapter_version.name,
