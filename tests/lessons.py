@@ -83,7 +83,7 @@ def make_team(
     g = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name in team.adapters:
-            for key, parameter in team.parameters(name).items():
+            for key, parameter in team.trainable_parameters(name).items():
                 if key.endswith(".b") or key.startswith("value_head"):
                     parameter.copy_(stir * torch.randn(parameter.shape, generator=g))
     return team
@@ -301,8 +301,8 @@ def differ(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
 
 
 def snapshot(team: TeamModel, name: str) -> dict[str, Tensor]:
-    return {key: parameter.detach().clone() for key, parameter in team.parameters(name).items()}
+    return {key: parameter.detach().clone() for key, parameter in team.trainable_parameters(name).items()}
 
 
 def changed(team: TeamModel, name: str, before: Mapping[str, Tensor]) -> bool:
-    return any(not torch.equal(before[key], parameter) for key, parameter in team.parameters(name).items())
+    return any(not torch.equal(before[key], parameter) for key, parameter in team.trainable_parameters(name).items())

@@ -37,7 +37,7 @@ def fill_b(team: TeamModel, std: float, seed: int = 1) -> None:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name in team.lora.specs:
-            for key, parameter in team.lora.parameters(name).items():
+            for key, parameter in team.lora.adapter_parameters(name).items():
                 if key.endswith(".b"):
                     parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
 
@@ -47,7 +47,7 @@ def peft_of(team: TeamModel, name: str) -> PeftModel:
     spec = team.lora.specs[name]
     config = LoraConfig(r=spec.rank, lora_alpha=spec.alpha, target_modules="all-linear", task_type="CAUSAL_LM")
     model = get_peft_model(load("nano", "cpu", "float32").model, config)
-    weights = team.lora.parameters(name)
+    weights = team.lora.adapter_parameters(name)
     with torch.no_grad():
         for layer in team.lora.layers:
             lora = model.base_model.model.get_submodule(layer)

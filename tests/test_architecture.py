@@ -84,18 +84,19 @@ ROOMS: Mapping[str, Room] = {
     "models.head_kernels": Room(libraries=frozenset({"torch", "triton"})),
     "engines": Room(marft=frozenset({"types", "terminal", "config", "models"}), lazily=True),
     "engines.local": Room(marft=frozenset({"types", "config", "models"}), libraries=frozenset({"torch"})),
-    "engines.rows": Room(marft=frozenset({"types", "engines"}), libraries=frozenset({"torch"})),
-    "engines.cache": Room(marft=frozenset({"models"}), libraries=frozenset({"torch"})),
-    "engines.stepwise": Room(marft=frozenset({"engines", "models"}), libraries=frozenset({"torch"})),
-    "engines.slots": Room(marft=frozenset({"models"}), libraries=frozenset({"torch"}), lazily=True),
-    "engines.captured": Room(marft=frozenset({"engines", "models"}), libraries=frozenset({"torch"})),
+    "engines.batch_state": Room(marft=frozenset({"types", "engines"}), libraries=frozenset({"torch"})),
+    "engines.kv_cache": Room(marft=frozenset({"models"}), libraries=frozenset({"torch"})),
+    "engines.eager": Room(marft=frozenset({"engines", "models"}), libraries=frozenset({"torch"})),
+    "engines.slot_cache": Room(marft=frozenset({"models"}), libraries=frozenset({"torch"}), lazily=True),
+    "engines.cuda_graphs": Room(marft=frozenset({"engines", "models"}), libraries=frozenset({"torch"})),
     "engines.kernels": Room(libraries=frozenset({"torch", "triton"})),
     "engines.sampling": Room(libraries=frozenset({"torch"}), lazily=True),
-    "engines.suspects": Room(marft=frozenset({"models"}), libraries=frozenset({"torch"})),
+    "engines.stop_tokens": Room(marft=frozenset({"models"}), libraries=frozenset({"torch"})),
     "engines.vllm.server": Room(
         marft=frozenset({"types", "config", "engines", "models"}), libraries=frozenset({"httpx2"})
     ),
     "engines.openai": Room(marft=frozenset({"types"}), libraries=frozenset({"httpx2"})),
+    "engines.connections": Room(libraries=frozenset({"httpx2"})),
     "engines.scripted": Room(marft=frozenset({"types", "references", "quoting"})),
     "algorithms": Room(
         marft=frozenset({"types", "config"}),  # an algorithm is its own settings

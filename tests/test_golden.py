@@ -79,11 +79,11 @@ def copy_weights(theirs: Any, ours: TeamModel) -> None:
     with torch.no_grad():
         for name, layer in theirs.layers.items():
             for adapter in ADAPTERS:
-                mine = ours.lora.parameters(adapter)
+                mine = ours.lora.adapter_parameters(adapter)
                 mine[f"{name}.a"].copy_(layer.a[adapter])
                 mine[f"{name}.b"].copy_(layer.b[adapter].T)
         for key, parameter in theirs.value_head.named_parameters():
-            ours.parameters(CRITIC)[f"value_head.{key}"].copy_(parameter)
+            ours.trainable_parameters(CRITIC)[f"value_head.{key}"].copy_(parameter)
 
 
 def play(file: Any, theirs: Any) -> list[Any]:

@@ -17,13 +17,13 @@ ATTEND = {"groups": 2, "KEYS": 64, "SHARING": 16}
 LAUNCHES: dict[str, list[dict[str, Any]]] = {  # where a shape depends on the precision: of half, or of fp32
     "add_norm_kernel": [{"BLOCK": 2048, "HAS_DELTA": True}, {"BLOCK": 2048, "HAS_DELTA": False}],
     "add_norm_backward_kernel": [{"BLOCK": 2048}],
-    "turn_kernel": [{"HEADS": 16, "HALF": 64}],
-    "gate_kernel": [{"BLOCK": 1024}],
-    "gate_backward_kernel": [{"BLOCK": 1024}],
+    "rotary_kernel": [{"HEADS": 16, "HALF": 64}],
+    "swiglu_kernel": [{"BLOCK": 1024}],
+    "swiglu_backward_kernel": [{"BLOCK": 1024}],
     "add_routed_kernel": [{**ROUTED, "RANKS": (64, 32)}],
-    "gate_routed_kernel": [{"TILE": 64, "ROWS": rows, "RANKS": (64, 32)} for rows in (16, 64)],
-    "chances_kernel": [{"BLOCK": 4096, "warps": 8}],
-    "slopes_kernel": [{"BLOCK": 1024, "OF_ENTROPY": False}, {"BLOCK": 1024, "OF_ENTROPY": True}],
+    "swiglu_routed_kernel": [{"TILE": 64, "ROWS": rows, "RANKS": (64, 32)} for rows in (16, 64)],
+    "token_statistics_kernel": [{"BLOCK": 4096, "warps": 8}],
+    "logit_gradient_kernel": [{"BLOCK": 1024, "OF_ENTROPY": False}, {"BLOCK": 1024, "OF_ENTROPY": True}],
     "masses_kernel": [{"BLOCK": 1024}],
     "attend_kernel": [
         {**ATTEND, "heads": 12, "dim": 128, "DIM": 128, "warps": 2},
@@ -37,13 +37,13 @@ POINTERS = {
     "reach": "*i32",
 }
 NUMBERS = {
-    **dict.fromkeys(("width", "stride", "delta_stride", "turned", "half", "rank", "rows", "blocks"), "i32"),
+    **dict.fromkeys(("width", "stride", "delta_stride", "rotated", "half", "rank", "rows", "blocks"), "i32"),
     **dict.fromkeys(("middle", "last", "heads"), "i32"),
     **dict.fromkeys(("eps", "sign", "scale"), "fp32"),
 }
 ELSEWHERE = {  # names that mean a pointer in other kernels
     "attend_kernel": {"positions": "i32"},
-    "gate_routed_kernel": {"first": "i32"},
+    "swiglu_routed_kernel": {"first": "i32"},
     "add_routed_kernel": {"out": "i32"},
 }
 SHARED = {75: 64, 86: 99, 90: 227}  # KiB of shared memory that a program may take

@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 import marft
 from marft.envs.base import Split
 from marft.game.play import Game
-from marft.models.quiet import quiet
+from marft.models.transformers_logging import silence_transformers
 
 MARKS = ("<end>", "<system>", "<user>", "<assistant>")
 WORDS = ("stay", "switch", "yes", "no", "left", "right")
@@ -71,6 +71,6 @@ def write_model(folder: Path) -> None:
         model.model.layers[0].mlp.down_proj.weight[width:] = 0
         model.lm_head.weight *= 2
         model.lm_head.weight[:, :width] = 0
-    with quiet():
+    with silence_transformers():
         tokenizer.save_pretrained(folder)
         model.save_pretrained(folder)

@@ -89,11 +89,11 @@ def write_model(folder: Path, size: str) -> None:
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-    from marft.models.quiet import quiet
     from marft.models.registry import NANO
+    from marft.models.transformers_logging import silence_transformers
 
     hidden, layers, heads, groups, ffn = SIZES[size]
-    with quiet():
+    with silence_transformers():
         tokenizer = AutoTokenizer.from_pretrained(NANO)
         config = LlamaConfig(
             vocab_size=448, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
@@ -119,12 +119,12 @@ def make_job(agents: int, folder: Path, options: argparse.Namespace) -> dict[str
     from benchmarks.speed.episode_work import told
     from marft.envs import make_env
     from marft.game.observation import observe
-    from marft.models.loading import fill
+    from marft.models.loading import fill_template
 
     tasks = make_env("arithmetic", {}).tasks("train")[: options.prompts * options.steps]
     tokenizer = AutoTokenizer.from_pretrained(folder)
     prompts = [
-        [fill(tokenizer, observe(prompt=prompt, task=task, shown="", turns=())) for task in tasks]
+        [fill_template(tokenizer, observe(prompt=prompt, task=task, shown="", turns=())) for task in tasks]
         for prompt in told(agents, options.instructions).values()
     ]
     return {

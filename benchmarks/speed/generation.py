@@ -204,7 +204,7 @@ def refresh(team: TeamModel, ours: Marft, options: argparse.Namespace) -> dict[s
             if case == "changed":
                 with torch.no_grad():
                     for name in team.agents:
-                        torch._foreach_mul_(list(team.parameters(name).values()), 1.0)
+                        torch._foreach_mul_(list(team.trainable_parameters(name).values()), 1.0)
             taken.append(1000 * meter.run(lambda: ours.alone(2))[1])
     medians = {case: round(statistics.median(taken), 3) for case, taken in seen.items()}
     return {**medians, "milliseconds": round(medians["changed"] - medians["unchanged"], 3)}

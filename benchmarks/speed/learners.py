@@ -73,7 +73,9 @@ class Marft:
 
     def __init__(self, base: Loaded, agents: int, rank: int, budget: int) -> None:
         self.team, self.budget = make_team(base, agents, rank), budget
-        self.optimizers = [AdamW(self.team.parameters(n).values(), lr=LR, foreach=True) for n in self.team.agents]
+        self.optimizers = [
+            AdamW(self.team.trainable_parameters(n).values(), lr=LR, foreach=True) for n in self.team.agents
+        ]
 
     def passes(self, samples: Sequence[Sample]) -> int:
         return len(self.cut(self.spans(samples, 1)))

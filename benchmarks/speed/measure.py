@@ -75,7 +75,7 @@ def make_team(base: Loaded, adapters: int, rank: int) -> TeamModel:
     team = TeamModel(copied(base), agents=specs, critics=[], targets="all-linear", seed=0)
     torch.manual_seed(0)
     for spec in specs:
-        for key, parameter in team.parameters(spec.name).items():
+        for key, parameter in team.trainable_parameters(spec.name).items():
             if key.endswith(".b"):
                 torch.nn.init.normal_(parameter, std=1e-3)
     return team

@@ -122,6 +122,7 @@ class Completion:
     """What an engine sampled: ids as drawn (end-of-turn included) and each one's log-prob when it was drawn.
 
     Text that no model of ours sampled (a script's, a remote endpoint's) has no ids and cannot be trained on.
+    The policy may change while tokens are drawn: `version` is the oldest that drew one, `newest` the newest.
     """
 
     text: str
@@ -130,8 +131,13 @@ class Completion:
     finish: Finish
     version: int
     stop: str | None = None  # the stop string that ended it, where one did
+    newest: int = -1  # unless given, `version`: one policy drew all of it
 
     def __post_init__(self) -> None:
+        if self.newest < 0:
+            object.__setattr__(self, "newest", self.version)
+        if self.newest < self.version:
+            raise ValueError(f"newest {self.newest} is older than version {self.version}")
         if len(self.token_ids) != len(self.logprobs):
             raise ValueError(f"{len(self.token_ids)} token ids but {len(self.logprobs)} log-probs")
 

@@ -89,7 +89,12 @@ def test_a_correction_without_limit_is_the_importance_weighted_gradient() -> Non
         once, turns = torch.ones(len(batch.task_E)), torch.arange(len(batch.length_K))
         learner._accumulate(data, lesson.plan(learner), once, turns, joint(learner)[0])
         team = members[0].team
-        return [p.grad.clone() for name in team.agents for p in team.parameters(name).values() if p.grad is not None]
+        return [
+            p.grad.clone()
+            for name in team.agents
+            for p in team.trainable_parameters(name).values()
+            if p.grad is not None
+        ]
 
     weighted, plain = after_one_step(1e9), after_one_step(None)
     assert len(weighted) == len(plain) > 0

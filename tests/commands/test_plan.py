@@ -98,7 +98,7 @@ def test_a_plan_begins_where_the_run_would_and_leaves_nothing(tmp_path: Path, mo
     files = sorted(path.name for path in trained.rglob("*"))
 
     def spy(config: Any, parts: Assembly) -> Forecast:
-        seen.append({name: p.detach().clone() for name, p in parts.teams[0].parameters("ann").items()})
+        seen.append({name: p.detach().clone() for name, p in parts.teams[0].trainable_parameters("ann").items()})
         return forecast()
 
     monkeypatch.setattr(planning, "probe", spy)
@@ -108,7 +108,7 @@ def test_a_plan_begins_where_the_run_would_and_leaves_nothing(tmp_path: Path, mo
             plan(config_of(init_from=str(tmp_path / "nowhere")))
     [found], [expected] = seen, seated(init_from=str(trained)).teams
     for name, parameter in found.items():
-        assert torch.equal(parameter, expected.parameters("ann")[name])
+        assert torch.equal(parameter, expected.trainable_parameters("ann")[name])
         assert parameter.any()
     assert sorted(path.name for path in trained.rglob("*")) == files
 

@@ -37,12 +37,14 @@ class Endpoint:
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     endpoint: Endpoint
+    body: dict[str, Any]
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         headers = {name.lower(): value for name, value in self.headers.items()}
         todo, seen = self.endpoint.todo, self.endpoint.seen
         seen.append(Seen(path=self.path, headers=headers, body=body, port=self.client_address[1]))
+        self.body = body
         behave = todo.pop(0) if len(todo) > 1 else todo[0]
         try:
             behave(self)

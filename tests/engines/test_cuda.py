@@ -10,10 +10,10 @@ import torch
 from asking import FREE, RANKS, WILD, ask, request
 from teams import team_of
 
-from marft.engines.captured import Captured
+from marft.engines.cuda_graphs import CudaGraphStepper
+from marft.engines.eager import EagerStepper
 from marft.engines.local import LocalEngine
-from marft.engines.sampling import draw
-from marft.engines.stepwise import Stepwise
+from marft.engines.sampling import sample_tokens
 from marft.models.loading import load
 from marft.models.scoring import action_span, hidden_states, logprobs
 from marft.models.team import TeamModel
@@ -53,7 +53,7 @@ def distance(team: TeamModel, asked: Sequence[Request], said: Sequence[Completio
 def test_fp32_says_what_a_cpu_says() -> None:
     asked = questions()
     engine = LocalEngine(team_in("float32"), 16)
-    assert isinstance(engine.stepper, Stepwise)
+    assert isinstance(engine.stepper, EagerStepper)
     there, here = ask(engine, *asked), ask(LocalEngine(team_in("float32", "cpu"), 16), *asked)
     same = sum(one.token_ids == other.token_ids for one, other in zip(there, here, strict=True))
     assert same >= 0.95 * len(asked)  # a draw may fall on a border
@@ -63,7 +63,7 @@ def test_fp32_says_what_a_cpu_says() -> None:
 def test_captured_steps_draw_from_what_training_computes(slots: int) -> None:
     team, asked = team_in("bfloat16"), questions()
     engine = LocalEngine(team, slots)
-    assert isinstance(engine.stepper, Captured)
+    assert isinstance(engine.stepper, CudaGraphStepper)
     said = ask(engine, *asked)
     assert distance(team, asked, said) < 1e-3
     assert distance(team_in("float32", "cpu"), asked, said) < 1e-3
@@ -73,7 +73,7 @@ def test_captured_steps_draw_from_what_training_computes(slots: int) -> None:
 
 
 def test_graphs_are_captured_anew_where_what_they_know_has_moved() -> None:
-    """Longer rows, more tokens, a new stop string: the cache, the drawn tokens and the suspects' table lie elsewhere."""
+    """Longer rows, more tokens, a new stop string: the cache, the drawn tokens and the stop tokens' table lie elsewhere."""
     team, asked = team_in("bfloat16"), questions()
     engine = LocalEngine(team, 16)
     ask(engine, *asked)
@@ -97,7 +97,7 @@ def test_new_weights_are_used_by_graphs_that_were_captured_before() -> None:
     ask(engine, *asked)
     with torch.no_grad():
         for name in RANKS:
-            for parameter in team.parameters(name).values():
+            for parameter in team.trainable_parameters(name).values():
                 parameter.mul_(2.0)
     said = ask(engine, *asked)
     assert distance(team, asked, said) < 1e-3
@@ -124,7 +124,7 @@ def test_weights_that_are_no_numbers_name_their_adapter_and_leave_the_device_usa
     asked += [replace(one, sampling=replace(one.sampling, temperature=0.0)) for one in asked[:9]]
     engine = LocalEngine(team, 16)
     expected = ask(engine, *asked)
-    weight = team.lora.parameters("solver")["model.layers.0.self_attn.v_proj.b"]
+    weight = team.lora.adapter_parameters("solver")["model.layers.0.self_attn.v_proj.b"]
     kept = weight.detach().clone()
     with torch.no_grad():
         weight.fill_(float("nan"))
@@ -142,8 +142,8 @@ def test_logits_that_are_no_distribution_give_some_token_and_no_number(
 ) -> None:
     logits = torch.zeros(4, 49152, device="cuda")
     logits[1, place] = broken
-    heat, luck = torch.full((4,), temperature, device="cuda"), torch.rand(4, device="cuda").double()
-    token, logprob = draw(logits, heat, luck)
+    heat, uniform_number = torch.full((4,), temperature, device="cuda"), torch.rand(4, device="cuda").double()
+    token, logprob = sample_tokens(logits, heat, uniform_number)
     assert logprob.isnan().tolist() == [False, True, False, False]
     assert int(token.min()) >= 0
     assert int(token.max()) < 49152

@@ -11,8 +11,8 @@ from asking import FREE, RANKS, WILD, ask, flat, request, same
 from teams import peft_of, team_of
 from torch import Tensor
 
+from marft.engines.eager import EagerStepper
 from marft.engines.local import LocalEngine
-from marft.engines.stepwise import Stepwise
 from marft.models.scoring import action_span, hidden_states, logprobs
 from marft.models.team import TeamModel
 from marft.types import Completion, MarftError, Message, PromptTooLong, Request, Sampling, SpeechError
@@ -131,14 +131,14 @@ def test_max_tokens_are_cut_to_what_fits(team: TeamModel) -> None:
 def tokens_read(team: TeamModel, engine: LocalEngine, *requests: Request) -> tuple[list[int], list[Completion]]:
     """How many tokens each pass over the base reads, and what is said."""
     seen: list[int] = []
-    forward = team.hidden
+    forward = team.forward
 
     def counted(ids: torch.Tensor, *rest: object) -> torch.Tensor:
         seen.append(ids.numel())
         return forward(ids, *rest)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(team, "hidden", counted)
+        patch.setattr(team, "forward", counted)
         return seen, ask(engine, *requests)
 
 
@@ -180,7 +180,7 @@ def test_an_exception_reaches_everyone_and_the_engine_works_again(
     """Some are live, some are entering and some wait for a slot when it happens; and the driver dies in silence."""
     engine = LocalEngine(team, 4)
     expected = ask(engine, request(1))
-    forward = team.hidden
+    forward = team.forward
     calls = 0
 
     def failing(ids: torch.Tensor, *rest: object) -> torch.Tensor:
@@ -200,7 +200,7 @@ def test_an_exception_reaches_everyone_and_the_engine_works_again(
             )
 
     with monkeypatch.context() as patch:
-        patch.setattr(team, "hidden", failing)
+        patch.setattr(team, "forward", failing)
         found = asyncio.run(play())
     assert any(isinstance(each, RuntimeError) for each in found)
     assert all(isinstance(each, Completion | RuntimeError) for each in found)
@@ -220,7 +220,7 @@ def test_numbers_that_broke_once_do_not_stay(team: TeamModel) -> None:
     engine = LocalEngine(team, 4)
     asked = (request(0), request(3))
     expected = ask(engine, *asked)
-    weight = team.lora.parameters("planner")["model.layers.0.self_attn.v_proj.b"]
+    weight = team.lora.adapter_parameters("planner")["model.layers.0.self_attn.v_proj.b"]
     kept = weight.detach().clone()
     with torch.no_grad():
         weight.fill_(float("nan"))
@@ -246,7 +246,7 @@ def test_one_row_that_overflows_is_one_that_cannot_speak(
         if next(calls) == after:
             assert len(found) == 2
             found[1] = float("inf")
-            assert isinstance(engine.stepper, Stepwise)
+            assert isinstance(engine.stepper, EagerStepper)
             for tensor in (*engine.stepper.cache.keys.values(), *engine.stepper.cache.values.values()):
                 tensor[1] = float("nan")  # as it would be, had the keys overflowed first
         return found
@@ -315,7 +315,7 @@ def test_an_update_of_the_adapter_is_seen_at_once() -> None:
     engine = LocalEngine(team, 4)
     before = ask(engine, request(1))[0]
     with torch.no_grad():
-        for key, parameter in team.lora.parameters("planner").items():
+        for key, parameter in team.lora.adapter_parameters("planner").items():
             if key.endswith(".b"):
                 parameter.mul_(-2)
     after = ask(engine, request(1))[0]
@@ -325,17 +325,31 @@ def test_an_update_of_the_adapter_is_seen_at_once() -> None:
 
 def test_tokens_are_counted_and_the_version_is_noted(team: TeamModel) -> None:
     engine = LocalEngine(team, 4)
-    engine.version = 3
+    engine.publish(3)
     said = ask(engine, *(request(i, seed=i) for i in range(6)))
     assert engine.tokens == sum(len(c.token_ids) for c in said)
     assert {c.version for c in said} == {3}
+
+
+def test_what_is_under_way_when_a_version_is_published_has_both(team: TeamModel) -> None:
+    engine = LocalEngine(team, 2)
+    wild = Sampling(temperature=3.0, max_tokens=24)
+
+    async def play() -> list[Completion]:
+        first = asyncio.create_task(engine.generate(request(1, sampling=wild)))
+        while not engine.live:
+            await asyncio.sleep(0)
+        engine.publish(1)
+        return [await first, await engine.generate(request(1, sampling=wild))]
+
+    assert [(said.version, said.newest) for said in asyncio.run(play())] == [(0, 1), (1, 1)]
 
 
 def push(team: TeamModel, adapter: str, seed: int) -> None:
     """An update in place, large enough to change what is said."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for key, parameter in team.lora.parameters(adapter).items():
+        for key, parameter in team.lora.adapter_parameters(adapter).items():
             if key.endswith(".b"):
                 parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
 
@@ -344,8 +358,8 @@ def copy_of(team: TeamModel) -> TeamModel:
     copy = team_of(RANKS)
     with torch.no_grad():
         for adapter in RANKS:
-            for key, parameter in copy.lora.parameters(adapter).items():
-                parameter.copy_(team.lora.parameters(adapter)[key])
+            for key, parameter in copy.lora.adapter_parameters(adapter).items():
+                parameter.copy_(team.lora.adapter_parameters(adapter)[key])
     return copy
 
 
@@ -374,7 +388,7 @@ def test_defect_15_no_keys_of_an_old_adapter_are_reused() -> None:
         async with asyncio.timeout(30):
             await others[0]
             assert len(engine.live) + len(engine.waiting) >= 5  # the others are at it, and ours wait
-            assert all(each.adapter == "solver" for each, _ in engine.live)
+            assert all(each.request.adapter == "solver" for each in engine.live)
             push(team, "planner", seed=2)
             return (await asyncio.gather(*others, *ours))[len(others) :]
 

@@ -29,7 +29,7 @@ from hostile import (
     slowly,
 )  # fmt: skip
 
-from marft.engines.openai import OpenAIEngine, open_tag, reported, seconds_of
+from marft.engines.openai import OpenAIEngine, reported_stop, retry_delay, unclosed_tag
 from marft.types import Completion, MarftError, Message, Request, Sampling, SpeechError
 
 MESSAGES = (Message(role="system", content="You add."), Message(role="user", content="3 + 4, naïve?"))
@@ -235,11 +235,11 @@ def test_redirects_are_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )  # fmt: skip
 def test_retry_after_by_hand(header: str, seconds: float) -> None:
-    assert seconds_of(header) == seconds
+    assert retry_delay(header) == seconds
 
 
 def test_retry_after_may_be_a_date() -> None:
-    assert 25 < seconds_of(formatdate(time.time() + 30, usegmt=True)) <= 30
+    assert 25 < retry_delay(formatdate(time.time() + 30, usegmt=True)) <= 30
 
 
 @pytest.fixture
@@ -342,7 +342,7 @@ def test_connections_last_as_long_as_their_loop() -> None:
         engine = engine_of(endpoint.url)
         for _ in range(2):
             asyncio.run(talk(engine))
-            assert engine._lines == {}
+            assert engine._connections.by_loop == {}
     ports = [seen.port for seen in endpoint.seen]
     assert len(set(ports[:3])) == len(set(ports[3:])) == 1
     assert ports[0] != ports[3]
@@ -362,7 +362,7 @@ def test_two_loops_at_the_same_time_have_their_own() -> None:
 
 LOOPS = """
 import asyncio, gc, sys
-from marft.engines.openai import OpenAIEngine, open_tag, reported
+from marft.engines.openai import OpenAIEngine, unclosed_tag, reported_stop
 from marft.types import Message, Request, Sampling, SpeechError
 
 engine = OpenAIEngine(sys.argv[1], "m", None, timeout=1, retries=1, pause=0.001)
@@ -514,4 +514,4 @@ def test_an_address_that_cannot_be_is_one_line(url: str, reason: str) -> None:
 )
 def test_which_stop_string_ended_an_answer(said: str, reason: object, stop: str | None) -> None:
     stops = ("###", "</python>", "</calculator>")
-    assert (reported(reason, stops) or open_tag(said, stops)) == stop
+    assert (reported_stop(reason, stops) or unclosed_tag(said, stops)) == stop

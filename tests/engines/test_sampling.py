@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 
 from marft.engines import sampling
-from marft.engines.sampling import draw, draw_by_blocks, temper, truncate, uniform
+from marft.engines.sampling import (
+    apply_temperature,
+    sample_by_blocks,
+    sample_tokens,
+    seeded_uniform,
+    truncate_logits,
+)
 
 WORD = (1 << 64) - 1
 
@@ -16,7 +22,7 @@ WORD = (1 << 64) - 1
 Draw = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-@pytest.fixture(params=[draw, draw_by_blocks])
+@pytest.fixture(params=[sample_tokens, sample_by_blocks])
 def draw_at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Draw:
     """At once, and as CUDA does it: first a block of the vocabulary, here of four tokens, then a token in it."""
     monkeypatch.setattr(sampling, "BLOCK", 4)
@@ -33,7 +39,7 @@ def splitmix(seed: int, step: int) -> float:
 
 
 def one(seed: int, step: int) -> float:
-    return float(uniform(torch.tensor([seed]), torch.tensor([step])))
+    return float(seeded_uniform(torch.tensor([seed]), torch.tensor([step])))
 
 
 def row(*chances: float) -> Tensor:
@@ -53,7 +59,7 @@ def test_uniform_has_its_golden_value() -> None:
 
 def test_uniform_is_uniform() -> None:
     n = 20_000
-    numbers = uniform(torch.arange(n), torch.zeros(n, dtype=torch.int64))
+    numbers = seeded_uniform(torch.arange(n), torch.zeros(n, dtype=torch.int64))
     assert numbers.dtype == torch.float64
     assert numbers.min() >= 0
     assert numbers.max() < 1
@@ -65,7 +71,7 @@ def test_uniform_is_uniform() -> None:
 
 def test_uniform_differs_by_seed_and_by_step() -> None:
     seeds, steps = torch.meshgrid(torch.arange(100), torch.arange(100), indexing="ij")
-    numbers = uniform(seeds.flatten(), steps.flatten())
+    numbers = seeded_uniform(seeds.flatten(), steps.flatten())
     assert len(numbers.unique()) == 10_000
     grid = numbers.view(100, 100)
     assert abs(float(torch.corrcoef(torch.stack([grid[:-1].flatten(), grid[1:].flatten()]))[0, 1])) < 0.05
@@ -76,7 +82,7 @@ def test_uniform_differs_by_seed_and_by_step() -> None:
 def test_draws_follow_the_tempered_softmax(draw_at: Draw, temperature: float) -> None:
     n = 20_000
     logits = torch.tensor([2.0, 0.0, -1.0, 1.0, 0.5])
-    numbers = uniform(torch.arange(n), torch.zeros(n, dtype=torch.int64))
+    numbers = seeded_uniform(torch.arange(n), torch.zeros(n, dtype=torch.int64))
     tokens, logprobs = draw_at(logits.expand(n, 5), torch.full((n,), temperature), numbers)
     chances = (logits / temperature).softmax(0)
     counts = torch.bincount(tokens, minlength=5)
@@ -125,7 +131,7 @@ def test_greedy_takes_the_likeliest_with_certainty(draw_at: Draw) -> None:
 
 
 def kept(chances: tuple[float, ...], top_k: int, top_p: float) -> list[int]:
-    cut = truncate(row(*chances), torch.tensor([top_k]), torch.tensor([top_p]))
+    cut = truncate_logits(row(*chances), torch.tensor([top_k]), torch.tensor([top_p]))
     return torch.isfinite(cut[0]).nonzero()[:, 0].tolist()
 
 
@@ -152,7 +158,7 @@ def test_truncation_by_hand(top_k: int, top_p: float, expected: list[int]) -> No
 
 def test_truncation_is_row_by_row_and_keeps_what_stays() -> None:
     logits = row(0.1, 0.3, 0.4, 0.2).expand(3, 4)
-    cut = truncate(logits, torch.tensor([2, 0, 0]), torch.tensor([1.0, 0.35, 1.0]))
+    cut = truncate_logits(logits, torch.tensor([2, 0, 0]), torch.tensor([1.0, 0.35, 1.0]))
     inf = -math.inf
     assert cut[0].tolist() == [inf, *logits[0, 1:3].tolist(), inf]
     assert cut[1].tolist() == [inf, inf, float(logits[1, 2]), inf]
@@ -162,12 +168,12 @@ def test_truncation_is_row_by_row_and_keeps_what_stays() -> None:
 def test_a_row_without_truncation_is_left_as_it_is() -> None:
     """Its neighbour asks for top_k; rounding must not cut this one's tail, whose mass is below 1e-8."""
     logits = torch.tensor([[20.0, 0.0, -1.0, -30.0]]).expand(2, 4)
-    cut = truncate(logits, torch.tensor([1, 0]), torch.tensor([1.0, 1.0]))
+    cut = truncate_logits(logits, torch.tensor([1, 0]), torch.tensor([1.0, 1.0]))
     assert torch.equal(cut[1], logits[1])
 
 
 def test_logprobs_are_those_of_the_truncated_distribution(draw_at: Draw) -> None:
-    cut = truncate(row(0.1, 0.3, 0.4, 0.2), torch.tensor([0]), torch.tensor([0.6]))
+    cut = truncate_logits(row(0.1, 0.3, 0.4, 0.2), torch.tensor([0]), torch.tensor([0.6]))
     for number, token, chance in ((0.0, 1, 3 / 7), (0.42, 1, 3 / 7), (0.44, 2, 4 / 7), (0.99, 2, 4 / 7)):
         tokens, logprobs = draw_at(cut, torch.ones(1), torch.tensor([number]).double())
         assert int(tokens) == token
@@ -179,20 +185,24 @@ def test_the_nucleus_is_that_of_the_tempered_distribution() -> None:
     square roots, (0.473, 0.334, 0.193), and the same nucleus keeps two."""
     logits = torch.tensor([[0.6, 0.3, 0.1]]).log()
     for temperature, kept in ((1.0, 1), (2.0, 2)):
-        cut = truncate(temper(logits, torch.tensor([temperature])), torch.tensor([0]), torch.tensor([0.55]))
+        cut = truncate_logits(
+            apply_temperature(logits, torch.tensor([temperature])), torch.tensor([0]), torch.tensor([0.55])
+        )
         assert int(cut.isfinite().sum()) == kept
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 @pytest.mark.parametrize(("place", "width"), [(0, 10), (3, 10), (9, 10), (None, 10), (0, 3), (2, 3), (None, 3)])
-@pytest.mark.parametrize("luck", [0.0, 0.5, 1 - 2**-53])
+@pytest.mark.parametrize("uniform_number", [0.0, 0.5, 1 - 2**-53])
 def test_logits_that_are_no_distribution_give_some_token_and_no_number(
-    draw_at: Draw, temperature: float, broken: float, place: int | None, width: int, luck: float
+    draw_at: Draw, temperature: float, broken: float, place: int | None, width: int, uniform_number: float
 ) -> None:
     logits = torch.zeros(2, width)
     logits[0, slice(None) if place is None else place] = broken
-    token, logprob = draw_at(logits, torch.full((2,), temperature), torch.full((2,), luck, dtype=torch.float64))
+    token, logprob = draw_at(
+        logits, torch.full((2,), temperature), torch.full((2,), uniform_number, dtype=torch.float64)
+    )
     assert logprob.isnan().tolist() == [True, False]
     assert int(token.min()) >= 0
     assert int(token.max()) < width

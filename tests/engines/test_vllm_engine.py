@@ -19,10 +19,10 @@ from teams import fill_b, team_of
 from vllm_fake import Backend, short
 
 from marft.config.schema import EngineConfig
-from marft.engines.vllm.editions import Edition, make_folder, process_space
-from marft.engines.vllm.engine import Said, VllmEngine
-from marft.engines.vllm.opening import require
-from marft.engines.vllm.process import RANKS, room_for, start
+from marft.engines.vllm.adapter_versions import AdapterVersion, make_folder, process_space
+from marft.engines.vllm.engine import SampledTokens, VllmEngine
+from marft.engines.vllm.factory import check_available
+from marft.engines.vllm.process import RANKS, padded_rank, start_engine
 from marft.models.peft_format import CONFIG, WEIGHTS, to_peft
 from marft.types import Completion, MarftError, PromptTooLong, Request, Sampling, SpeechError
 
@@ -51,7 +51,7 @@ def ask(engine: VllmEngine, *requests: Request) -> list[Completion]:
     return asyncio.run(play())
 
 
-# --- editions ---------------------------------------------------------------------------------------------------------
+# --- adapter versions ---------------------------------------------------------------------------------------------------------
 def test_an_adapter_is_loaded_once_a_version_and_the_old_one_goes_first() -> None:
     speaking = engine()
     log = backend_of(speaking).log
@@ -59,7 +59,7 @@ def test_an_adapter_is_loaded_once_a_version_and_the_old_one_goes_first() -> Non
     ask(speaking, request(), request(None))
     assert log == [("load", "solver@0"), ("load", "planner@0"), ("load", "base")]
     log.clear()
-    speaking.version = 1
+    speaking.publish(1)
     [said] = ask(speaking, request())
     assert said.version == 1
     assert log == [("drop", "solver@0"), ("drop", "planner@0"), ("load", "solver@1")]
@@ -72,12 +72,14 @@ def test_a_name_and_a_number_never_come_back() -> None:
     seen = []
     for speaking in (engine(), engine()):
         for version in (0, 1, 0):
-            speaking.version = version
+            speaking.publish(version)
             ask(speaking, request())
-        editions = [edition for _, edition, _ in backend_of(speaking).requests if edition is not None]
-        assert [edition.number for edition in editions] == [1, 2, 3]
-        seen += [edition.name for edition in editions]
-    assert [name.split("-", 2)[2] for name in seen] == ["1-solver@0", "2-solver@1", "3-solver@0"] * 2
+        adapter_versions = [
+            adapter_version for _, adapter_version, _ in backend_of(speaking).requests if adapter_version is not None
+        ]
+        assert [adapter_version.number for adapter_version in adapter_versions] == [2, 4, 6]  # planner's come first
+        seen += [adapter_version.name for adapter_version in adapter_versions]
+    assert [name.split("-", 2)[2] for name in seen] == ["2-solver@0", "4-solver@1", "6-solver@0"] * 2
     assert len(set(seen)) == 6
 
 
@@ -86,16 +88,16 @@ def test_a_name_and_a_number_never_come_back() -> None:
     [("solver", ["solver@0", "planner@0", "solver@1"]), (None, ["solver@0", "planner@0"])],
     ids=["before a load", "after an answer"],
 )
-def test_an_edition_that_cannot_be_dropped_costs_no_answer(
+def test_an_adapter_version_that_cannot_be_dropped_costs_no_answer(
     asked: str | None, dropped: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     speaking = engine()
     backend = backend_of(speaking)
     ask(speaking, request(), request("planner"), request(None))
-    folders = [edition.folder for edition in speaking.editions.known.values()]
+    folders = [adapter_version.folder for adapter_version in speaking.adapter_versions.known.values()]
     backend.clinging = True
     for version in (1, 2):
-        speaking.version = version
+        speaking.publish(version)
         assert [said.version for said in ask(speaking, request(asked))] == [version]
     assert [name for what, name in backend.log if what == "drop"] == dropped  # each is tried, and tried once
     assert [folder.exists() for folder in folders] == [False, False, True]  # the base's stays
@@ -106,14 +108,15 @@ def test_who_is_interrupted_while_dropping_leaves_the_others_to_drop() -> None:
     speaking = engine()
     backend = backend_of(speaking)
     ask(speaking, request(), request("planner"))
-    folders = [edition.folder for edition in speaking.editions.known.values()]
+    folders = [adapter_version.folder for adapter_version in speaking.adapter_versions.known.values()]
     drop = backend.drop
 
-    async def never(edition: Edition) -> None:
+    async def never(adapter_version: AdapterVersion) -> None:
         await asyncio.Event().wait()
 
     async def play() -> None:
-        speaking.version, backend.drop = 1, never  # type: ignore[method-assign]
+        speaking.publish(1)
+        backend.drop = never  # type: ignore[method-assign]
         dropping = asyncio.create_task(speaking._drop_outdated())
         await asyncio.sleep(0)
         dropping.cancel()
@@ -130,12 +133,13 @@ def test_who_is_interrupted_while_dropping_leaves_the_others_to_drop() -> None:
 def test_what_is_loaded_is_the_adapter_as_it_then_is() -> None:
     speaking = engine()
     ask(speaking, request())
-    [first] = speaking.editions.known.values()
+    [first] = speaking.adapter_versions.known.values()
     before = load_file(first.folder / WEIGHTS)
     fill_b(TEAM, 0.1, seed=5)
-    speaking.version = 1
+    speaking.publish(1)
     ask(speaking, request())
-    [second] = speaking.editions.known.values()
+    assert set(speaking.adapter_versions.known) == {("planner", 1), ("solver", 1)}
+    second = speaking.adapter_versions.known["solver", 1]
     after, now = load_file(second.folder / WEIGHTS), to_peft(TEAM, "solver")
     assert after.keys() == now.keys() == before.keys()
     assert all((after[key] == now[key]).all() for key in now)
@@ -147,8 +151,8 @@ def test_what_is_loaded_is_the_adapter_as_it_then_is() -> None:
 def test_the_base_alone_is_an_adapter_of_zeros() -> None:
     speaking = engine()
     ask(speaking, request(None))
-    [edition] = speaking.editions.known.values()
-    weights = load_file(edition.folder / WEIGHTS)
+    [adapter_version] = speaking.adapter_versions.known.values()
+    weights = load_file(adapter_version.folder / WEIGHTS)
     assert weights.keys() == to_peft(TEAM, "planner").keys()
     assert not any(side.any() for side in weights.values())
 
@@ -156,12 +160,12 @@ def test_the_base_alone_is_an_adapter_of_zeros() -> None:
 def test_a_team_without_adapters_loads_nothing() -> None:
     speaking = VllmEngine(team_of({}), Backend())
     ask(speaking, request(None))
-    [(_, edition, _)] = backend_of(speaking).requests
-    assert edition is None
+    [(_, adapter_version, _)] = backend_of(speaking).requests
+    assert adapter_version is None
     assert backend_of(speaking).log == []
 
 
-def test_an_old_edition_stays_as_long_as_a_request_uses_it() -> None:
+def test_an_old_adapter_version_stays_as_long_as_a_request_uses_it() -> None:
     speaking = engine()
     backend = backend_of(speaking)
 
@@ -172,7 +176,7 @@ def test_an_old_edition_stays_as_long_as_a_request_uses_it() -> None:
             await asyncio.sleep(0)
         [(_, old, _)] = backend.requests
         assert old is not None
-        speaking.version = 1
+        speaking.publish(1)
         gate, backend.gate = backend.gate, None
         await speaking.generate(request())
         assert ("drop", "solver@0") not in backend.log
@@ -212,11 +216,13 @@ def test_who_gives_up_while_an_adapter_loads_takes_it_from_nobody() -> None:
 
     assert asyncio.run(play()).finish == "length"
     assert backend_of(speaking).log == [("load", "solver@0")]
-    assert {short(edition): edition.users for edition in speaking.editions.known.values()} == {"solver@0": 0}
+    assert {
+        short(adapter_version): adapter_version.users for adapter_version in speaking.adapter_versions.known.values()
+    } == {"solver@0": 0}
 
 
 # --- completions ------------------------------------------------------------------------------------------------------
-def said_as(answer: Said, **sampling: object) -> Completion:
+def said_as(answer: SampledTokens, **sampling: object) -> Completion:
     speaking = engine()
     backend_of(speaking).answer = answer
     [found] = ask(speaking, request(max_tokens=64, **sampling))
@@ -228,8 +234,8 @@ def ids_of(text: str) -> tuple[int, ...]:
     return tuple(TEAM.tokenizer.encode(text, add_special_tokens=False))
 
 
-def spoken(ids: tuple[int, ...], stop: str | None = None) -> Said:
-    return Said(token_ids=ids, logprobs=tuple(-0.5 for _ in ids), stop=stop)
+def spoken(ids: tuple[int, ...], stop: str | None = None) -> SampledTokens:
+    return SampledTokens(token_ids=ids, logprobs=tuple(-0.5 for _ in ids), stop=stop)
 
 
 def test_the_end_of_a_turn_is_a_token_and_no_text() -> None:
@@ -252,7 +258,7 @@ def test_a_stop_string_ends_the_text_and_keeps_its_tokens() -> None:
 def test_greedy_tokens_were_certain_and_no_log_prob_is_above_0() -> None:
     ids = ids_of("Answer")
     assert said_as(spoken(ids), temperature=0).logprobs == (0.0,) * len(ids)
-    assert said_as(Said(token_ids=(19,), logprobs=(1e-7,), stop=None)).logprobs == (0.0,)
+    assert said_as(SampledTokens(token_ids=(19,), logprobs=(1e-7,), stop=None)).logprobs == (0.0,)
 
 
 @pytest.mark.parametrize(("prompt", "limit"), [(5, 3), (97, 3), (98, 2), (99, 1)])
@@ -270,16 +276,16 @@ def test_a_prompt_that_is_too_long_is_refused() -> None:
 
 # --- what must be there -----------------------------------------------------------------------------------------------
 def test_a_missing_package_is_one_line_that_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("marft.engines.vllm.opening.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("marft.engines.vllm.factory.importlib.util.find_spec", lambda name: None)
     with pytest.raises(MarftError, match=r"pip install 'marft\[vllm\]'"):
-        require(EngineConfig(name="vllm"))
+        check_available(EngineConfig(name="vllm"))
 
 
 def test_it_is_missed_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     from marft.config import load_config
     from marft.training import build as compose
 
-    monkeypatch.setattr("marft.engines.vllm.opening.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("marft.engines.vllm.factory.importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr(compose, "load", lambda *_: pytest.fail("the model was loaded"))
     monkeypatch.setattr(compose, "open_env", lambda *_, **__: pytest.fail("the environment was opened"))
     with pytest.raises(MarftError, match="vllm is not installed"):
@@ -288,19 +294,19 @@ def test_it_is_missed_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(("rank", "room"), [(1, 1), (2, 8), (8, 8), (9, 16), (321, 512), (512, 512)])
 def test_the_room_for_a_rank(rank: int, room: int) -> None:
-    assert room_for(rank) == room
+    assert padded_rank(rank) == room
 
 
 def test_a_rank_that_no_room_has_is_refused() -> None:
     with pytest.raises(MarftError, match=f"lora.rank: .* use {RANKS[-1]} at most"):
-        room_for(RANKS[-1] + 1)
+        padded_rank(RANKS[-1] + 1)
 
 
 # --- folders ----------------------------------------------------------------------------------------------------------
 def test_folders_go_with_the_engine() -> None:
     speaking = engine()
     ask(speaking, request())
-    folder = speaking.editions.folder
+    folder = speaking.adapter_versions.folder
     assert any(folder.iterdir())
     del speaking
     gc.collect()
@@ -325,4 +331,4 @@ def test_folders_of_processes_that_were_killed_go_and_no_others(tmp_path: Path) 
 def test_apples_gpu_is_refused_before_vllm_is_loaded() -> None:
     team: Any = SimpleNamespace(device=torch.device("mps"))
     with pytest.raises(MarftError, match=r"vLLM does not run on Apple's GPU: use engine\.name=local"):
-        start(team, slots=1, memory=0.1)
+        start_engine(team, slots=1, memory=0.1)

@@ -28,7 +28,7 @@ from test_contract import (  # noqa: F401
 
 from marft.config.schema import EngineConfig
 from marft.engines.vllm.engine import VllmEngine
-from marft.engines.vllm.opening import open_engine
+from marft.engines.vllm.factory import make_vllm_engine
 from marft.engines.vllm.process import Process
 from marft.models.loading import render
 from marft.models.registry import NANO
@@ -69,7 +69,7 @@ def team() -> TeamModel:
 
 @pytest.fixture(scope="module")
 def process(team: TeamModel) -> VllmEngine:
-    return open_engine(team, EngineConfig(name="vllm", slots=16, memory=0.1), at_once)
+    return make_vllm_engine(team, EngineConfig(name="vllm", slots=16, memory=0.1), at_once)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def engine(request: pytest.FixtureRequest, team: TeamModel) -> VllmEngine:
     if request.param == "process":
         return request.getfixturevalue("process")
-    return open_engine(team, EngineConfig(name="vllm", url=request.getfixturevalue("url"), slots=16), at_once)
+    return make_vllm_engine(team, EngineConfig(name="vllm", url=request.getfixturevalue("url"), slots=16), at_once)
 
 
 def question(
@@ -204,47 +204,54 @@ def test_after_an_update_nothing_is_left_of_the_old_adapter(engine: VllmEngine, 
     """The prompt fills blocks of the prefix cache, whose keys an update makes wrong."""
     request = question(team, words=80, temperature=1.0)
     assert len(request.prompt_ids) > 2 * 128
-    engine.version = 10
+    engine.publish(10)
     [before, again] = [ask(engine, [request])[0] for _ in range(2)]
     assert again.logprobs == pytest.approx(own(team, request, before), abs=CLOSE)
     fill_b(team, 0.05, seed=2)
-    engine.version = 11
+    engine.publish(11)
     [after] = ask(engine, [request])
     assert after.version == 11
     expected = own(team, request, after)
     assert after.logprobs == pytest.approx(expected, abs=CLOSE)
     fill_b(team, 0.05)
     assert own(team, request, after) != pytest.approx(expected, abs=100 * CLOSE)  # the update mattered
-    engine.version = 12
+    engine.publish(12)
     [restored] = ask(engine, [request])
     assert (restored.token_ids, restored.logprobs) == (before.token_ids, pytest.approx(before.logprobs, abs=CLOSE))
 
 
-def test_old_editions_go_when_nobody_uses_them(process: VllmEngine, team: TeamModel) -> None:
+def test_old_adapter_versions_go_when_nobody_uses_them(process: VllmEngine, team: TeamModel) -> None:
     backend = process.backend
     assert isinstance(backend, Process)
 
     async def play() -> None:
-        process.version = 20
+        process.publish(20)
         slow = asyncio.create_task(process.generate(question(team, max_tokens=200, temperature=2.0)))
         while not backend.engine.has_unfinished_requests():
             await asyncio.sleep(0)
-        process.version = 21
+        process.publish(21)
         [said] = await asyncio.gather(process.generate(question(team, adapter="planner", max_tokens=2)))
         assert said.version == 21
-        names = {edition.name.rpartition("-")[2] for edition in process.editions.known.values()}
+        names = {adapter_version.name.rpartition("-")[2] for adapter_version in process.adapter_versions.known.values()}
         assert {"solver@20", "planner@21"} <= names
         assert (await slow).version == 20
-        assert {edition.name.rpartition("-")[2] for edition in process.editions.known.values()} <= {
+        assert {
+            adapter_version.name.rpartition("-")[2] for adapter_version in process.adapter_versions.known.values()
+        } <= {
             "planner@21",
+            "solver@21",
             "base",
         }
 
     asyncio.run(play())
-    numbers = {edition.number for edition in process.editions.known.values()}
+    numbers = {
+        adapter_version.number
+        for adapter_version in process.adapter_versions.known.values()
+        if adapter_version.ready is not None
+    }
     assert backend.engine.list_loras() == numbers
-    assert {path.name for path in process.editions.folder.iterdir()} == {
-        edition.name for edition in process.editions.known.values()
+    assert {path.name for path in process.adapter_versions.folder.iterdir()} == {
+        adapter_version.name for adapter_version in process.adapter_versions.known.values()
     }
 
 
@@ -285,7 +292,7 @@ def test_many_requests_go_through_together(process: VllmEngine, team: TeamModel)
 
 
 def test_a_server_that_takes_no_adapters_of_this_size_says_what_to_do(url: str) -> None:
-    large = open_engine(team_of({"solver": 9}), EngineConfig(name="vllm", url=url), at_once)
+    large = make_vllm_engine(team_of({"solver": 9}), EngineConfig(name="vllm", url=url), at_once)
     with pytest.raises(MarftError, match=r"--max-lora-rank 9 or more"):
         ask(large, [question(large.team)])
 

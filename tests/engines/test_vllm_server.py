@@ -15,7 +15,7 @@ from vllm_fake import Fake, faking
 
 from marft.config.schema import EngineConfig
 from marft.engines.vllm.engine import VllmEngine
-from marft.engines.vllm.opening import open_engine, require
+from marft.engines.vllm.factory import check_available, make_vllm_engine
 from marft.types import Completion, MarftError, Request, Sampling, SpeechError
 
 TEAM = team_of({"solver": 4})
@@ -31,7 +31,7 @@ def fake() -> Iterator[Fake]:
 def open_at(url: str) -> VllmEngine:
     async def at_once() -> None: ...
 
-    return open_engine(TEAM, EngineConfig(name="vllm", url=url, slots=4), at_once)
+    return make_vllm_engine(TEAM, EngineConfig(name="vllm", url=url, slots=4), at_once)
 
 
 def ask(engine: VllmEngine, *adapters: str | None, **sampling: Any) -> list[Completion]:
@@ -77,7 +77,7 @@ def test_a_stop_string_of_ours_is_believed_and_no_other(fake: Fake) -> None:
 def test_adapters_are_loaded_once_and_unloaded_after_an_update(fake: Fake) -> None:
     engine = open_at(fake.url)
     ask(engine, "solver", "solver", None)
-    engine.version = 1
+    engine.publish(1)
     ask(engine, "solver")
     names = [body["lora_name"].rpartition("-")[2] for body in fake.bodies(LOAD)]
     assert sorted(names[:2]) == ["base", "solver@0"]
@@ -95,7 +95,8 @@ def test_what_the_server_keeps_is_asked_back_again_and_what_it_has_not_is_forgot
 
     engine = open_at(fake.url)
     for version, status in enumerate((200, 500, 404, 200)):
-        engine.version, fake.refuses[UNLOAD] = version, status
+        engine.publish(version)
+        fake.refuses[UNLOAD] = status
         assert ask(engine, "solver")[0].version == version
     assert unloaded() == ["solver@0", "solver@0", "solver@1", "solver@2"]
     del engine
@@ -107,7 +108,7 @@ def test_connections_are_closed_with_their_event_loop(fake: Fake) -> None:
     engine = open_at(fake.url)
     ask(engine, "solver")
     ask(engine, "solver")
-    assert engine.backend.clients == {}  # type: ignore[attr-defined]
+    assert engine.backend.connections.by_loop == {}  # type: ignore[attr-defined]
 
 
 # --- the key ----------------------------------------------------------------------------------------------------------
@@ -122,7 +123,7 @@ def test_the_key_is_sent_with_every_request_and_shown_to_nobody(
     fake.key = SECRET
     engine = open_at(fake.url)
     ask(engine, "solver", None)
-    engine.version = 1
+    engine.publish(1)
     ask(engine, "solver")
     fake.refuses[COMPLETE], fake.quoted = 400, SECRET
     with pytest.raises(SpeechError, match=r"no such thing \*\*\*") as error:
@@ -146,7 +147,7 @@ def test_a_key_that_the_server_does_not_know(fake: Fake, monkeypatch: pytest.Mon
     monkeypatch.setenv("VLLM_API_KEY", given)
     fake.key = SECRET
     with pytest.raises(MarftError, match=r"HTTP 401: .* set VLLM_API_KEY to the one it was started with") as error:
-        require(EngineConfig(name="vllm", url=fake.url))
+        check_available(EngineConfig(name="vllm", url=fake.url))
     assert not given or given not in str(error.value)
 
 
@@ -154,7 +155,7 @@ def test_a_key_that_the_server_does_not_know(fake: Fake, monkeypatch: pytest.Mon
 def test_a_key_goes_to_no_other_machine_in_clear_text(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_API_KEY", SECRET)
     with pytest.raises(MarftError, match=r"would go to .* in clear text") as error:
-        require(EngineConfig(name="vllm", url=url))
+        check_available(EngineConfig(name="vllm", url=url))
     assert SECRET not in str(error.value)
 
 
@@ -162,7 +163,7 @@ def test_a_key_goes_to_no_other_machine_in_clear_text(url: str, monkeypatch: pyt
 def test_a_server_that_is_away() -> None:
     said = r"engine.url: no vLLM server answers at .*; start one with .* vllm serve MODEL --host 127.0.0.1, and set VLLM_API_KEY"
     with pytest.raises(MarftError, match=said):
-        require(EngineConfig(name="vllm", url="http://127.0.0.1:9/v1"))
+        check_available(EngineConfig(name="vllm", url="http://127.0.0.1:9/v1"))
 
 
 @pytest.mark.parametrize(
@@ -177,13 +178,13 @@ def test_an_address_that_is_none_or_holds_a_secret(url: str) -> None:
 def test_log_probs_before_temperature_are_refused(fake: Fake) -> None:
     fake.certain = -0.4
     with pytest.raises(MarftError, match="start it with --logprobs-mode processed_logprobs"):
-        require(EngineConfig(name="vllm", url=fake.url))
+        check_available(EngineConfig(name="vllm", url=fake.url))
 
 
 def test_another_kind_of_server_is_refused(fake: Fake) -> None:
     fake.choice = {"text": "hello"}
     with pytest.raises(MarftError, match="is no vLLM server of a known version"):
-        require(EngineConfig(name="vllm", url=fake.url))
+        check_available(EngineConfig(name="vllm", url=fake.url))
 
 
 def test_a_server_without_adapters_says_how_to_start_it(fake: Fake) -> None:
@@ -224,7 +225,7 @@ def test_a_log_prob_that_no_probability_has_is_no_certainty(fake: Fake, logprob:
     with pytest.raises(
         MarftError, match=r"for a log-prob, which no probability has|is no vLLM server of a known version"
     ):
-        require(EngineConfig(name="vllm", url=fake.url))
+        check_available(EngineConfig(name="vllm", url=fake.url))
 
 
 @pytest.mark.parametrize("logprobs", [["-0.5", -0.25], [True, -0.25], [[], -0.25]])
@@ -267,7 +268,7 @@ def test_an_answer_has_a_limit_of_size(fake: Fake, monkeypatch: pytest.MonkeyPat
         ask(engine, "solver")
     monkeypatch.setattr("marft.engines.vllm.server.LARGEST", 10)
     with pytest.raises(MarftError, match="its answer is longer than 0 MB"):
-        require(EngineConfig(name="vllm", url=fake.url))
+        check_available(EngineConfig(name="vllm", url=fake.url))
 
 
 def test_a_server_that_drips_has_a_limit_of_time(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +280,7 @@ def test_a_server_that_drips_has_a_limit_of_time(fake: Fake, monkeypatch: pytest
     with pytest.raises(SpeechError, match=r"is away: no whole answer within 0.3 s"):
         ask(engine, None)
     with pytest.raises(MarftError, match=r"no whole answer within 0.3 s"):
-        require(EngineConfig(name="vllm", url=fake.url))
+        check_available(EngineConfig(name="vllm", url=fake.url))
     assert time.monotonic() - began < 5
     fake.drip = 0.0
 

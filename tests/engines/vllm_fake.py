@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from marft.engines.vllm.editions import Edition
-from marft.engines.vllm.engine import Said
+from marft.engines.vllm.adapter_versions import AdapterVersion
+from marft.engines.vllm.engine import SampledTokens
 from marft.types import Request, SpeechError
 
 
@@ -24,33 +24,57 @@ class Backend:
 
     def __init__(self) -> None:
         self.log: list[tuple[str, str]] = []
-        self.requests: list[tuple[Request, Edition | None, int]] = []
+        self.requests: list[tuple[Request, AdapterVersion | None, int]] = []
         self.gate: asyncio.Event | None = None
         self.broken = False
         self.clinging = False
-        self.answer: Said | None = None
+        self.answer: SampledTokens | None = None
+        self.closed = 0
 
-    async def load(self, edition: Edition) -> None:
-        self.log.append(("load", short(edition)))
+    async def load(self, adapter_version: AdapterVersion) -> None:
+        self.log.append(("load", short(adapter_version)))
         await asyncio.sleep(0.001)
         if self.broken:
             raise SpeechError("no")
 
-    async def drop(self, edition: Edition) -> None:
-        self.log.append(("drop", short(edition)))
+    async def drop(self, adapter_version: AdapterVersion) -> None:
+        self.log.append(("drop", short(adapter_version)))
         if self.clinging:
             raise SpeechError("not now")
 
-    async def complete(self, request: Request, edition: Edition | None, limit: int) -> Said:
-        self.requests.append((request, edition, limit))
+    async def complete(self, request: Request, adapter_version: AdapterVersion | None, limit: int) -> SampledTokens:
+        self.requests.append((request, adapter_version, limit))
         if self.gate is not None:
             await self.gate.wait()
-        return self.answer or Said(token_ids=(19,) * limit, logprobs=(-1.5,) * limit, stop=None)
+        return self.answer or SampledTokens(token_ids=(19,) * limit, logprobs=(-1.5,) * limit, stop=None)
+
+    def close(self) -> None:
+        self.closed += 1
 
 
-def short(edition: Edition) -> str:
+class Speaker(Backend):
+    """Says a text that the request decides, as vLLM would: up to its limit, or to where a stop string is complete."""
+
+    def __init__(self, tokenizer: Any, end: int) -> None:
+        super().__init__()
+        self.tokenizer, self.end = tokenizer, end
+
+    async def complete(self, request: Request, adapter_version: AdapterVersion | None, limit: int) -> SampledTokens:
+        await super().complete(request, adapter_version, limit)
+        await asyncio.sleep(0.001 * (request.seed % 3))  # answers come in another order than questions
+        text = f"Answer: {request.seed * 7 + len(request.prompt_ids)}; Answer: 8"
+        ids = (*self.tokenizer.encode(text, add_special_tokens=False), self.end)
+        for count in range(1, min(limit, len(ids)) + 1):
+            so_far = self.tokenizer.decode(ids[:count], skip_special_tokens=True)
+            ended = next((stop for stop in request.sampling.stop if stop in so_far), None)
+            if ended is not None:
+                break
+        return SampledTokens(token_ids=ids[:count], logprobs=tuple(-0.25 * token for token in ids[:count]), stop=ended)
+
+
+def short(adapter_version: AdapterVersion) -> str:
     """The name without what makes it this run's own."""
-    return edition.name.split("-", 3)[3]
+    return adapter_version.name.split("-", 3)[3]
 
 
 @dataclass(kw_only=True)

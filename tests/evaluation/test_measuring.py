@@ -262,7 +262,7 @@ def test_what_is_done_is_not_played_again(whole: Path, monkeypatch: pytest.Monke
 def test_other_weights_are_refused(tmp_path: Path) -> None:
     config, parts = config_of(eval=EVAL), seated(eval=EVAL)
     measure(config, parts, tmp_path / "e", Display())
-    weight = next(iter(parts.teams[0].parameters("bob").values()))
+    weight = next(iter(parts.teams[0].trainable_parameters("bob").values()))
     weight.data[0, 0] += 1
     with pytest.raises(MarftError, match="evaluates other weights"):
         measure(config, parts, tmp_path / "e", Display())

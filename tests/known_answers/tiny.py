@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from marft.commands.train import start_run
 from marft.config import parse
 from marft.models.loading import Loaded, load
-from marft.models.quiet import quiet
+from marft.models.transformers_logging import silence_transformers
 
 MARKS = ("<end>", "<system>", "<user>", "<assistant>")
 # also what an orchestrator says, in one token
@@ -63,7 +63,7 @@ def write_model(folder: Path, favourites: Sequence[str]) -> None:
         model.lm_head.weight *= 2
         model.lm_head.weight[:, :WIDTH] = 0
         model.lm_head.weight[[vocabulary[word] for word in favourites], 0] = 1
-    with quiet():
+    with silence_transformers():
         tokenizer.save_pretrained(folder)
         model.save_pretrained(folder)
 

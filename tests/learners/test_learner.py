@@ -341,7 +341,7 @@ def test_defect_09_adapters_are_told_apart_by_whole_names() -> None:
     assert learner.optimizers["agent_1"].state
     for name in ("agent_10", "agent"):
         assert not learner.optimizers[name].state
-        assert all(parameter.grad is None for parameter in team.parameters(name).values())
+        assert all(parameter.grad is None for parameter in team.trainable_parameters(name).values())
         assert found[name]["grad_norm"] == 0
 
 
@@ -354,7 +354,7 @@ def test_defect_09_every_adapter_has_an_optimizer_of_its_own() -> None:
     }
     assert owned.keys() == {"agent_1", "agent_10", "critic"}
     for name, own in owned.items():
-        assert own == {id(p) for p in team.parameters(name).values()}
+        assert own == {id(p) for p in team.trainable_parameters(name).values()}
         assert all(own.isdisjoint(other) for key, other in owned.items() if key != name)
     assert learner.optimizers["agent_10"].param_groups[0]["lr"] == 1e-4
 
@@ -380,7 +380,7 @@ def test_defect_10_what_trains_is_float32_on_a_bfloat16_base() -> None:
     learner = make_learner(members, lr=dict.fromkeys((*DUO, "critic"), 1e-6), weight_decay=0.0)
     learn(learner, make_batch(members, episodes(members)))
     for name, old in before.items():
-        assert {p.dtype for p in team.parameters(name).values()} == {torch.float32}
+        assert {p.dtype for p in team.trainable_parameters(name).values()} == {torch.float32}
         for state in learner.optimizers[name].state.values():
             assert state["exp_avg"].dtype == state["exp_avg_sq"].dtype == torch.float32
         new = snapshot(team, name)

@@ -77,7 +77,7 @@ def test_weights_and_adam_s_moments_go_the_same_share_of_the_way() -> None:
     team, learner, lesson = hasty()
     kept = update(learner, lesson).statistics["planner"]["kept"]
     for key, whole in snapshot(free_team, "planner").items():
-        now, then = team.parameters("planner")[key], free_team.parameters("planner")[key]
+        now, then = team.trainable_parameters("planner")[key], free_team.trainable_parameters("planner")[key]
         assert_close(now.detach() - start[key], kept * (whole - start[key]), atol=1e-6, rtol=1e-3)
         for moment in ("exp_avg", "exp_avg_sq"):
             ours, theirs = learner.optimizers["planner"].state[now], free.optimizers["planner"].state[then]
@@ -241,7 +241,7 @@ def test_whoever_keeps_a_copy_of_the_weights_is_told_that_they_changed() -> None
     """The decoder renews its products where a tensor's version has risen."""
     team, learner, lesson = hasty()
     update(learner, lesson)
-    parameters = list(team.parameters("planner").values())
+    parameters = list(team.trainable_parameters("planner").values())
     before = [parameter._version for parameter in parameters]
     learner.region._shorten("planner", 0.5)
     assert all(parameter._version > old for parameter, old in zip(parameters, before, strict=True))

@@ -34,8 +34,8 @@ def twins() -> TeamModel:
     """Two adapters with the same weights: agents that share the first say what agents with one each would say."""
     team = make_team()
     with torch.no_grad():
-        for key, parameter in team.parameters("solver").items():
-            parameter.copy_(team.parameters("planner")[key])
+        for key, parameter in team.trainable_parameters("solver").items():
+            parameter.copy_(team.trainable_parameters("planner")[key])
     return team
 
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from transformers import LlamaConfig, PreTrainedConfig
 
 from marft.models import decoder
-from marft.models.attention import Packed
+from marft.models.attention import PackedAttention
 from marft.models.decoder import has_decoder
 from marft.models.elementwise import add_norm
 from marft.models.lora import AdapterSpec, Routing
-from marft.models.team import TeamModel, segments
+from marft.models.team import TeamModel, segment_routing
 from marft.types import MarftError
 
 NAMES = ("planner", "solver", "critic")
@@ -46,12 +46,12 @@ def team_on(config: PreTrainedConfig, targets: list[str] | str = "all-linear") -
 
 def run(team: TeamModel, routing: Routing | None) -> tuple[Tensor, dict[str, Tensor | None]]:
     """Hidden states of packed sequences, and every adapter's gradients of a sum of them."""
-    attend = Packed(LENGTHS, team.device)
+    attend = PackedAttention(LENGTHS, team.device)
     ids = torch.randint(3, 448, (1, sum(LENGTHS)), generator=torch.Generator().manual_seed(0))
-    parameters = {f"{name} {key}": p for name in NAMES for key, p in team.lora.parameters(name).items()}
+    parameters = {f"{name} {key}": p for name in NAMES for key, p in team.lora.adapter_parameters(name).items()}
     for parameter in parameters.values():
         parameter.grad = None
-    hidden = team.hidden(ids, attend.position_ids, attend, routing)
+    hidden = team(ids, attend.position_ids, attend, routing)
     if hidden.requires_grad:
         (hidden * torch.linspace(-1, 1, hidden.numel()).view_as(hidden)).sum().backward()
     return hidden.detach(), {name: p.grad for name, p in parameters.items()}
@@ -68,8 +68,8 @@ def test_equals_the_transformers_model(family: str, targets: list[str] | str) ->
     hidden, found = run(team, team.routing(ADAPTERS, LENGTHS))
     base = run(team, None)[0]
     assert team.decoder is not None
-    team.decoder = None
-    expected, gradients = run(team, segments(ADAPTERS, LENGTHS))
+    team.base = team.model
+    expected, gradients = run(team, segment_routing(ADAPTERS, LENGTHS))
     close(base, run(team, None)[0])
     assert (base - expected).abs().max() > 0.01
     close(hidden, expected)
@@ -107,14 +107,14 @@ def test_a_changed_parameter_counts_in_the_next_pass() -> None:
     team = team_on(KNOWN["llama"])
     before = run(team, team.routing(ADAPTERS, LENGTHS))[0]
     with torch.no_grad():
-        for parameter in team.lora.parameters("planner").values():
+        for parameter in team.lora.adapter_parameters("planner").values():
             parameter.mul_(2)
     after = run(team, team.routing(ADAPTERS, LENGTHS))[0]
     own = slice(0, LENGTHS[0])
     assert (after[:, own] - before[:, own]).abs().max() > 0.01
     assert torch.equal(after[:, LENGTHS[0] :], before[:, LENGTHS[0] :])
-    team.decoder = None
-    close(after, run(team, segments(ADAPTERS, LENGTHS))[0])
+    team.base = team.model
+    close(after, run(team, segment_routing(ADAPTERS, LENGTHS))[0])
 
 
 def test_half_precision_keeps_the_stream_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,17 +164,17 @@ def test_a_decoder_that_is_wrong_is_refused(
 def test_attention_that_computes_something_else_is_refused(
     dtype: torch.dtype, mistake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def wrong(self: Packed, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    def wrong(self: PackedAttention, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         if mistake == "mixture":  # the second sequence sees the first
-            self = Packed([q.shape[2]], q.device)
+            self = PackedAttention([q.shape[2]], q.device)
         out = right(self, layer, q, k, v, 3 * scale if mistake == "scale" else scale)
         if mistake == "nan":
             out[:, 5:] = torch.nan  # all of the second sequence
         return out
 
-    right, loaded = Packed.__call__, tiny(KNOWN["qwen2"])
+    right, loaded = PackedAttention.__call__, tiny(KNOWN["qwen2"])
     loaded.model.to(dtype)
-    monkeypatch.setattr(Packed, "__call__", wrong)
+    monkeypatch.setattr(PackedAttention, "__call__", wrong)
     with pytest.raises(MarftError, match=r"differs from its own forward by .* on our attention; use another model"):
         TeamModel(loaded, agents=[], critics=[], targets="all-linear", seed=0)
 
@@ -184,7 +184,7 @@ def test_other_families_say_once_that_they_are_slower(family: str, capsys: pytes
     team = team_on(FAMILIES[family])
     assert team.decoder is None
     for _ in range(2):
-        run(team, segments(ADAPTERS, LENGTHS))
+        run(team, segment_routing(ADAPTERS, LENGTHS))
     assert capsys.readouterr().err.count("is no Llama, Qwen2 or Qwen3 as our decoder knows them") == 1
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from interpreted import DEVICE
 
-from marft.models.logprobs import at_a_glance, step_by_step
+from marft.models.logprobs import statistics_by_kernel, statistics_by_torch
 
 
 @pytest.mark.parametrize("width", [30, 5000])
@@ -23,14 +23,14 @@ def test_a_glance_finds_what_torch_finds(width: int, dtype: torch.dtype) -> None
     team = SimpleNamespace(head=SimpleNamespace(weight=torch.zeros(1, dtype=dtype)), config=None)
 
     def all_of(way: object, given: torch.Tensor) -> list[torch.Tensor]:
-        device = DEVICE if way is at_a_glance else "cpu"
+        device = DEVICE if way is statistics_by_kernel else "cpu"
         values, by_logits = way(team, given.clone().to(device), tokens.to(device), heat.to(device, given.dtype), 2)
         return [*values, *(each.clone() for each in by_logits)]
 
     exact, theirs, ours = (
-        all_of(step_by_step, logits.double()),
-        all_of(step_by_step, logits),
-        all_of(at_a_glance, logits),
+        all_of(statistics_by_torch, logits.double()),
+        all_of(statistics_by_torch, logits),
+        all_of(statistics_by_kernel, logits),
     )
     assert [each.dtype for each in ours] == [torch.float32, torch.float32, dtype, dtype]
     for i, (right, other, one) in enumerate(zip(exact, theirs, ours, strict=True)):
@@ -43,6 +43,6 @@ def test_a_glance_finds_what_torch_finds(width: int, dtype: torch.dtype) -> None
 def test_no_slope_is_made_that_nobody_asked_for() -> None:
     logits, tokens, heat = torch.randn(3, 20).to(DEVICE), torch.tensor([1, 2, 3]).to(DEVICE), torch.ones(3).to(DEVICE)
     team = SimpleNamespace(head=SimpleNamespace(weight=torch.zeros(1)), config=None)
-    for way in (at_a_glance, step_by_step):
+    for way in (statistics_by_kernel, statistics_by_torch):
         for slopes in range(3):
             assert len(list(way(team, logits.clone(), tokens, heat, slopes)[1])) == slopes

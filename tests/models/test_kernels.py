@@ -11,8 +11,8 @@ from teams import fill_b
 from torch.nn.functional import rms_norm
 from transformers import Qwen2Config
 
-from marft.models import elementwise, kernels, products
-from marft.models.lora import AdapterSpec, Mask
+from marft.models import elementwise, fused_linear, kernels
+from marft.models.lora import AdapterSpec, MaskRouting
 from marft.models.team import TeamModel
 
 
@@ -39,17 +39,17 @@ def test_the_norm_s_gradient_is_autograd_s() -> None:
     close(d_delta, expected)
 
 
-@pytest.mark.parametrize(("heads", "turned", "dim"), [(7, 5, 8), (3, 2, 24)])
-def test_heads_are_turned_and_turned_back(heads: int, turned: int, dim: int) -> None:
+@pytest.mark.parametrize(("heads", "rotated", "dim"), [(7, 5, 8), (3, 2, 24)])
+def test_heads_are_turned_and_turned_back(heads: int, rotated: int, dim: int) -> None:
     x = numbers(6, heads * dim + 5)[:, : heads * dim]
     positions = torch.tensor([0, 3, 1, 8, 2, 2], device=DEVICE)
     angles = torch.outer(torch.arange(9.0), torch.arange(1.0, dim / 2 + 1)).to(DEVICE)
     cos, sin = angles.cos(), angles.sin()
-    found = kernels.turn(x, positions, cos, sin, turned)
-    expected = elementwise.turn(x.cpu().contiguous(), positions.cpu(), cos.cpu(), sin.cpu(), turned)
+    found = kernels.apply_rotary(x, positions, cos, sin, rotated)
+    expected = elementwise.apply_rotary(x.cpu().contiguous(), positions.cpu(), cos.cpu(), sin.cpu(), rotated)
     close(found.cpu(), expected)
-    close(found[:, turned * dim :], x[:, turned * dim :], 0)
-    close(kernels.turn(found, positions, cos, sin, turned, back=True), x)
+    close(found[:, rotated * dim :], x[:, rotated * dim :], 0)
+    close(kernels.apply_rotary(found, positions, cos, sin, rotated, inverse=True), x)
 
 
 def test_gates_and_their_gradient() -> None:
@@ -58,9 +58,9 @@ def test_gates_and_their_gradient() -> None:
     expected = torch.nn.functional.silu(one) * other
     grad = numbers(5, 1500, seed=1)
     (by_both,) = torch.autograd.grad(expected, both, grad)
-    close(kernels.gate(both.detach()), expected.detach())
-    close(kernels.gate_backward(both.detach(), grad), by_both)
-    close(elementwise.gate_backward(both.detach().cpu(), grad.cpu()), by_both.cpu())
+    close(kernels.swiglu(both.detach()), expected.detach())
+    close(kernels.swiglu_backward(both.detach(), grad), by_both)
+    close(elementwise.swiglu_backward(both.detach().cpu(), grad.cpu()), by_both.cpu())
 
 
 @pytest.mark.parametrize("rows", [3, 70])
@@ -84,7 +84,7 @@ def test_the_gate_takes_up_adapters_on_the_way(rows: int, gated: int) -> None:
     b[:gated, width:] = b[gated:, :width] = 0
     wide, mask = numbers(rows, 2 * width + ranks), 2.0 * (numbers(rows, 20, seed=9) > 0)
     both = wide[:, : 2 * width] + (wide[:, 2 * width :] * mask.repeat(1, 5)) @ b
-    close(kernels.gate_routed(wide, mask, b, gated), elementwise.gate(both), 1e-3)
+    close(kernels.swiglu_routed(wide, mask, b, gated), elementwise.swiglu(both), 1e-3)
 
 
 @pytest.mark.parametrize("targets", ["all-linear", ["gate_proj", "down_proj"], ["up_proj", "down_proj"]])
@@ -97,13 +97,13 @@ def test_an_mlp_in_a_step_is_the_same(targets: list[str] | str, monkeypatch: pyt
     fill_b(team, 0.1)
     team.refresh()
     assert team.decoder is not None
-    layer, mask = team.decoder.layers[1], Mask(team.lora.masks(team.device)[[0, 2, 1, 1, 0]])
+    layer, mask = team.decoder.layers[1], MaskRouting(team.lora.masks(team.device)[[0, 2, 1, 1, 0]])
     x = numbers(5, 160)
     with torch.no_grad():
         both, _ = layer.gate_up.routed(x, mask)
-        expected, _ = layer.down.routed(elementwise.gate(both), mask)
-        monkeypatch.setattr(products, "few_on_cuda", lambda x: True)
-        close(products.mlp(layer.gate_up, layer.down, x, mask), expected, 1e-4)
+        expected, _ = layer.down.routed(elementwise.swiglu(both), mask)
+        monkeypatch.setattr(fused_linear, "is_decode_step_on_cuda", lambda x: True)
+        close(fused_linear.mlp_forward(layer.gate_up, layer.down, x, mask), expected, 1e-4)
 
 
 @pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj", "up_proj"]])
@@ -115,12 +115,12 @@ def test_products_know_which_ranks_reach_which_outputs(targets: list[str] | str)
     fill_b(team, 0.1)
     team.refresh()
     assert team.decoder is not None
-    mask = Mask(team.lora.masks(team.device)[[0, 2, 1, 1, 0]])
-    for product in team.decoder.layers[1].products:
+    mask = MaskRouting(team.lora.masks(team.device)[[0, 2, 1, 1, 0]])
+    for product in team.decoder.layers[1].fused:
         x = numbers(5, product.weight.shape[1]).cpu()
         expected, _ = product.routed(x, mask)
-        wide = torch.nn.functional.linear(x, product.weight, product.bias).to(DEVICE)
-        columns, b, reach = (y.to(DEVICE) for y in (mask.columns(1, x.dtype), product.b, product.reach))
+        wide = torch.nn.functional.linear(x, product.joined, product.bias).to(DEVICE)
+        columns, b, reach = (y.to(DEVICE) for y in (mask.columns(1, x.dtype), product.b, product.rank_ranges))
         if product.rank:
-            kernels.add_routed(wide, columns, b, reach, products.TILE)
+            kernels.add_routed(wide, columns, b, reach, fused_linear.TILE)
         close(wide[:, : product.out].cpu(), expected, 1e-4)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marft.models.layout import Layout, Sequenced, ordered
+from marft.models.layout import AdapterTokens, Layout, sharing_order
 
 FEW = st.lists(  # few different tokens, so that much is in common
     st.tuples(st.sampled_from([None, 0, 1]), st.lists(st.integers(0, 1), min_size=1, max_size=7).map(tuple)),
@@ -11,7 +11,7 @@ FEW = st.lists(  # few different tokens, so that much is in common
 )  # fmt: skip
 
 
-def one_by_one(sequences: list[Sequenced], worth: float = 0.0) -> tuple[list[int], list[int], list[int], list[int]]:
+def one_by_one(sequences: list[AdapterTokens], worth: float = 0.0) -> tuple[list[int], list[int], list[int], list[int]]:
     """The row, its positions, each sequence's new tokens and all origins, token by token."""
     row: list[int] = []
     positions: list[int] = []
@@ -34,9 +34,9 @@ def one_by_one(sequences: list[Sequenced], worth: float = 0.0) -> tuple[list[int
 
 
 @given(sequences=FEW, sort=st.booleans(), worth=st.sampled_from([0.0, 0.25, 0.5]))
-def test_a_layout_is_that_of_one_by_one(sequences: list[Sequenced], sort: bool, worth: float) -> None:
+def test_a_layout_is_that_of_one_by_one(sequences: list[AdapterTokens], sort: bool, worth: float) -> None:
     if sort:
-        sequences = [sequences[i] for i in ordered(sequences)]
+        sequences = [sequences[i] for i in sharing_order(sequences)]
     layout = Layout.of(sequences, worth=worth)
     row, positions, sizes, origin = one_by_one(sequences, worth)
     assert layout.ids.tolist() == row
@@ -50,8 +50,8 @@ def test_a_layout_is_that_of_one_by_one(sequences: list[Sequenced], sort: bool, 
 
 
 @given(sequences=FEW)
-def test_in_order_every_distinct_beginning_stands_in_the_row_once(sequences: list[Sequenced]) -> None:
-    order = ordered(sequences)
+def test_in_order_every_distinct_beginning_stands_in_the_row_once(sequences: list[AdapterTokens]) -> None:
+    order = sharing_order(sequences)
     assert sorted(order) == list(range(len(sequences)))
     layout = Layout.of([sequences[i] for i in order])
     beginnings = {(adapter, ids[: n + 1]) for adapter, ids in sequences for n in range(len(ids))}
@@ -59,7 +59,7 @@ def test_in_order_every_distinct_beginning_stands_in_the_row_once(sequences: lis
 
 
 @given(sequences=FEW)
-def test_the_origin_spells_every_sequence(sequences: list[Sequenced]) -> None:
+def test_the_origin_spells_every_sequence(sequences: list[AdapterTokens]) -> None:
     layout = Layout.of(sequences)
     parts = layout.origin.split(layout.lengths.tolist())
     for (_, ids), part in zip(sequences, parts, strict=True):
@@ -76,5 +76,5 @@ def test_the_example_of_the_module() -> None:
 
 
 def test_tokens_are_ordered_as_numbers_and_the_base_comes_last() -> None:
-    sequences: list[Sequenced] = [(None, (1,)), (1, (300, 1)), (1, (5,)), (1, (300,)), (0, (70000, 2)), (0, (256,))]
-    assert ordered(sequences) == [5, 4, 2, 3, 1, 0]
+    sequences: list[AdapterTokens] = [(None, (1,)), (1, (300, 1)), (1, (5,)), (1, (300,)), (0, (70000, 2)), (0, (256,))]
+    assert sharing_order(sequences) == [5, 4, 2, 3, 1, 0]

@@ -177,7 +177,7 @@ def test_a_spoilt_folder_is_one_line(harm: Callable[[Path], object], copy: Path)
 
 
 def test_a_hub_name_out_of_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("marft.models.loading.hub_answers", lambda name: False)
+    monkeypatch.setattr("marft.models.loading.is_hub_reachable", lambda name: False)
     with pytest.raises(
         MarftError, match=r"cannot load model 'no-org/no-model' .*give a folder \(model=DIR\) or connect"
     ):

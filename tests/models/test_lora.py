@@ -5,11 +5,11 @@ import torch
 from teams import fill_b, peft_of, team_of
 from torch import Tensor
 
-from marft.models.attention import Packed
+from marft.models.attention import PackedAttention
 from marft.models.loading import load
-from marft.models.lora import Mask, TeamLinear
+from marft.models.lora import MaskRouting, TeamLinear
 from marft.models.scoring import Span, hidden_states
-from marft.models.team import TeamModel, segments
+from marft.models.team import TeamModel, segment_routing
 from marft.types import MarftError
 
 IDS = {"planner": (1, 40, 41, 42, 43, 44), "solver": (1, 90, 91, 92, 93, 94), "critic": (1, 300, 301, 302, 303, 304)}
@@ -23,7 +23,7 @@ def logits_of(team: TeamModel, *adapters: str | None, ids: tuple[tuple[int, ...]
 
 
 def gradients(team: TeamModel, name: str) -> dict[str, Tensor | None]:
-    return {key: parameter.grad for key, parameter in team.parameters(name).items()}
+    return {key: parameter.grad for key, parameter in team.trainable_parameters(name).items()}
 
 
 def close(one: Tensor, other: Tensor) -> None:
@@ -100,16 +100,16 @@ def test_mask_equals_segments() -> None:
     rows: list[int | None] = [1, None, 0, 2, 1]
     ids = torch.arange(5 * 6).view(5, 6) + 50
     masks = team.lora.masks(team.device)
-    routing = Mask(masks[[len(masks) - 1 if i is None else i for i in rows]].repeat_interleave(6, 0))
-    per_row = [Packed([6], team.device) for _ in rows]
+    routing = MaskRouting(masks[[len(masks) - 1 if i is None else i for i in rows]].repeat_interleave(6, 0))
+    per_row = [PackedAttention([6], team.device) for _ in rows]
     with torch.no_grad():
-        fused = team.hidden(ids, torch.arange(6).expand(5, 6), Causal(), routing)
-        team.decoder = None
+        fused = team(ids, torch.arange(6).expand(5, 6), Causal(), routing)
+        team.base = team.model
         segmented = [
-            team.hidden(ids[r : r + 1], attend.position_ids, attend, segments([i], [6]))
+            team(ids[r : r + 1], attend.position_ids, attend, segment_routing([i], [6]))
             for r, (i, attend) in enumerate(zip(rows, per_row, strict=True))
         ]
-        masked = team.hidden(ids, torch.arange(6).expand(5, 6), Causal(), routing)
+        masked = team(ids, torch.arange(6).expand(5, 6), Causal(), routing)
     close(masked, torch.cat(segmented))
     close(fused, torch.cat(segmented))
 
@@ -118,7 +118,7 @@ class Causal:
     """Plain causal attention of a batch of equal lengths."""
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        return Packed.on_grid(q, k, v, scale).transpose(1, 2)
+        return PackedAttention.on_grid(q, k, v, scale).transpose(1, 2)
 
 
 def test_no_gradient_mode_computes_the_same() -> None:
@@ -140,8 +140,8 @@ def test_base_alone_is_exact(routing: str) -> None:
     if routing == "segments":
         found = logits_of(team, None, ids=(ids,))
     else:
-        attend = Packed([len(ids)], team.device)
-        found = team.logits(team.hidden(torch.tensor([ids]), attend.position_ids, attend, None))[0]
+        attend = PackedAttention([len(ids)], team.device)
+        found = team.logits(team(torch.tensor([ids]), attend.position_ids, attend, None))[0]
     assert torch.equal(found, logits_of(expected, None, ids=(ids,)))
     close(found, plain(input_ids=torch.tensor([ids])).logits[0])
 
@@ -151,19 +151,19 @@ def test_parameters_are_views_that_mask_routing_sees_at_once() -> None:
     layer: TeamLinear = next(iter(team.lora.layers.values()))
     before_a, before_b = layer.stack.all_a.clone(), layer.stack.all_b.clone()
     where = layer.stack.all_a.data_ptr()
-    routing = Mask(team.lora.masks(team.device)[[1]])
+    routing = MaskRouting(team.lora.masks(team.device)[[1]])
     ids = torch.tensor([[60]])
 
     def solver() -> Tensor:
         with torch.no_grad():
-            return team.hidden(ids, torch.zeros(1, 1, dtype=torch.int64), Causal(), routing)
+            return team(ids, torch.zeros(1, 1, dtype=torch.int64), Causal(), routing)
 
     before = solver()
-    optimizer = torch.optim.AdamW(team.parameters("solver").values(), lr=0.01)
+    optimizer = torch.optim.AdamW(team.trainable_parameters("solver").values(), lr=0.01)
     logits_of(team, "solver", ids=(IDS["solver"],)).logsumexp(-1).sum().backward()
     optimizer.step()
     assert layer.stack.all_a.data_ptr() == where
-    assert all(p.data_ptr() != 0 and p.is_leaf for p in team.parameters("solver").values())
+    assert all(p.data_ptr() != 0 and p.is_leaf for p in team.trainable_parameters("solver").values())
     solver_rows, others = slice(4, 11), [*range(4), 11, 12]
     for now, then in ((layer.stack.all_a, before_a), (layer.stack.all_b, before_b)):
         assert (now[solver_rows] != then[solver_rows]).any(dim=1).all()
@@ -186,7 +186,7 @@ def test_adapters_stay_fp32_on_a_bfloat16_base() -> None:
     """Steps far below bfloat16's resolution must not be lost."""
     team = team_of(RANKS, loaded=load("nano", "cpu", "bfloat16"))
     assert {p.dtype for p in team.model.parameters() if not p.requires_grad} == {torch.bfloat16}
-    parameters = team.parameters("solver")
+    parameters = team.trainable_parameters("solver")
     assert {p.dtype for p in parameters.values()} == {torch.float32}
     before = {key: p.detach().clone() for key, p in parameters.items()}
     optimizer = torch.optim.SGD(parameters.values(), lr=1e-6)
@@ -220,7 +220,7 @@ def test_an_unknown_target_names_the_known_ones() -> None:
 def test_names_that_contain_each_other_are_kept_apart() -> None:
     names = {f"agent_{i}": 2 for i in range(12)}
     team = team_of(names)
-    one, ten = team.parameters("agent_1"), team.parameters("agent_10")
+    one, ten = team.trainable_parameters("agent_1"), team.trainable_parameters("agent_10")
     assert one.keys() == ten.keys()
     assert len(one) == 56
     assert {p.data_ptr() for p in one.values()}.isdisjoint(p.data_ptr() for p in ten.values())
@@ -231,10 +231,10 @@ def test_names_that_contain_each_other_are_kept_apart() -> None:
 
 def test_the_seed_alone_decides_the_start() -> None:
     torch.manual_seed(1)
-    one = team_of(RANKS).parameters("planner")
+    one = team_of(RANKS).trainable_parameters("planner")
     state = torch.get_rng_state()
     other_team = team_of(RANKS)
     assert torch.equal(torch.get_rng_state(), state)  # the caller's random numbers are left alone
     fill_b(other_team, 0.05)
-    for key, parameter in other_team.parameters("planner").items():
+    for key, parameter in other_team.trainable_parameters("planner").items():
         assert torch.equal(parameter, one[key])

@@ -78,11 +78,11 @@ def test_the_config_says_on_which_base_and_how_it_scales(saved: Path) -> None:
 def test_loading_changes_no_other_adapter(saved: Path) -> None:
     team = make()
     fill_b(team, 0.3, seed=9)
-    before = {key: p.detach().clone() for key, p in team.parameters("critic").items()}
-    planner = team.parameters("planner")
+    before = {key: p.detach().clone() for key, p in team.trainable_parameters("critic").items()}
+    planner = team.trainable_parameters("planner")
     load_adapter(team, "planner", saved)
-    assert all(torch.equal(p, before[key]) for key, p in team.parameters("critic").items())
-    assert all(p is planner[key] and p.requires_grad for key, p in team.parameters("planner").items())
+    assert all(torch.equal(p, before[key]) for key, p in team.trainable_parameters("critic").items())
+    assert all(p is planner[key] and p.requires_grad for key, p in team.trainable_parameters("planner").items())
 
 
 def test_a_critic_keeps_its_value_head(saved_critic: Path, tmp_path: Path) -> None:
@@ -119,18 +119,20 @@ def test_a_missing_or_spoilt_file_is_one_line(saved: Path, name: str, content: b
     else:
         (saved / name).write_bytes(content)
     team = make()
-    before = [p.detach().clone() for p in team.parameters("planner").values()]
+    before = [p.detach().clone() for p in team.trainable_parameters("planner").values()]
     assert name in error_of(saved, team=team)
-    assert all(torch.equal(a, b) for a, b in zip(before, team.parameters("planner").values(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, team.trainable_parameters("planner").values(), strict=True))
 
 
 def test_a_critic_without_its_value_head_is_one_line(saved_critic: Path) -> None:
     (saved_critic / VALUE_HEAD).unlink()
     team = make()
     fill_b(team, 0.3, seed=9)
-    before = {key: p.detach().clone() for key, p in team.parameters("critic").items()}
+    before = {key: p.detach().clone() for key, p in team.trainable_parameters("critic").items()}
     assert VALUE_HEAD in error_of(saved_critic, team=team, name="critic")
-    assert all(torch.equal(p, before[key]) for key, p in team.parameters("critic").items())  # nothing half done
+    assert all(
+        torch.equal(p, before[key]) for key, p in team.trainable_parameters("critic").items()
+    )  # nothing half done
 
 
 @pytest.mark.parametrize("spoil", ["names", "shapes"])

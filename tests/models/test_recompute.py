@@ -35,7 +35,9 @@ def step(team: TeamModel) -> tuple[Tensor, dict[str, Tensor], int]:
         hidden = hidden_states(team, SPANS)
     weights = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(0))
     (hidden * weights).sum().backward()
-    gradients = {f"{n}/{k}": p.grad for n in team.adapters for k, p in team.parameters(n).items() if p.grad is not None}
+    gradients = {
+        f"{n}/{k}": p.grad for n in team.adapters for k, p in team.trainable_parameters(n).items() if p.grad is not None
+    }
     size = sum(x.untyped_storage().nbytes() for x in storages.values())
     return hidden.detach(), gradients, size
 

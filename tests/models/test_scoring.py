@@ -100,7 +100,7 @@ def test_gradients_of_packed_equal_padded_and_one_by_one() -> None:
         for group in groups:
             scored = padded(team, group) if way == "padded" else score(team, group)
             (scored.exp().sum() / 9).backward()
-        found.append({f"{n}/{key}": p.grad for n in RANKS for key, p in team.parameters(n).items()})
+        found.append({f"{n}/{key}": p.grad for n in RANKS for key, p in team.trainable_parameters(n).items()})
     packed, *others = found
     for key, grad in packed.items():
         assert grad is not None
@@ -153,10 +153,10 @@ def test_part_by_part_is_the_same_as_at_once(monkeypatch: pytest.MonkeyPatch, ro
         temperature = torch.linspace(0.5, 1.5, len(ids) - 3)
         new, entropy = logprobs(team, hidden, torch.tensor(ids[3:]), temperature, entropy_trains=entropy_trains)
         (new.sum() + (entropy.sum() if entropy_trains else 0.0)).backward()
-        gradients = [p.grad for p in team.lora.parameters("a").values()]
+        gradients = [p.grad for p in team.lora.adapter_parameters("a").values()]
         found.append((new.detach(), entropy.detach(), [g.clone() for g in gradients if g is not None]))
         assert entropy.requires_grad == entropy_trains
-        for parameter in team.lora.parameters("a").values():
+        for parameter in team.lora.adapter_parameters("a").values():
             parameter.grad = None
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-4)
     assert len(found[0][2]) > 0

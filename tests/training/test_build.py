@@ -41,7 +41,7 @@ def adapters(parts: Assembly) -> dict[str, dict[str, int]]:
 
 
 def weights(team: TeamModel, name: str) -> list[torch.Tensor]:
-    return [parameter.detach() for parameter in team.parameters(name).values()]
+    return [parameter.detach() for parameter in team.trainable_parameters(name).values()]
 
 
 def same(team: TeamModel, name: str, other: TeamModel, its: str) -> bool:
@@ -54,7 +54,7 @@ def stirred(**changes: Any) -> TeamModel:
     g = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for name in team.adapters:
-            for parameter in team.parameters(name).values():
+            for parameter in team.trainable_parameters(name).values():
                 parameter.copy_(torch.randn(parameter.shape, generator=g))
     return team
 

@@ -31,7 +31,7 @@ def stir(parts: Assembly) -> None:
     with torch.no_grad():
         for team in parts.teams:
             for name in team.adapters:
-                for parameter in team.parameters(name).values():
+                for parameter in team.trainable_parameters(name).values():
                     parameter.copy_(torch.randn(parameter.shape, generator=g))
 
 
@@ -75,7 +75,7 @@ def test_what_was_written_is_read_back_and_stays_trainable(tmp_path: Path) -> No
     assert (position.iteration, position.version, position.tasks_drawn) == (4, 4, 8)
     assert position.tokens_generated > 0
     for name, optimizer in parts.learner.optimizers.items():
-        own = parts.teams[0].parameters(name).values()
+        own = parts.teams[0].trainable_parameters(name).values()
         assert all(parameter.requires_grad for parameter in own)
         [taken] = {int(optimizer.state[parameter]["step"]) for parameter in own}
         assert 4 <= taken <= 8  # none where a minibatch has no gradient

@@ -32,7 +32,7 @@ def make(tmp_path: Path) -> Callable[..., Trainer]:
         with torch.no_grad():
             for team in made.parts.teams:
                 for name in team.agents:
-                    for parameter in team.parameters(name).values():
+                    for parameter in team.trainable_parameters(name).values():
                         parameter.add_(0.3 * torch.randn(parameter.shape, generator=g))
         return made
 

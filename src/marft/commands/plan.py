@@ -204,7 +204,7 @@ def adapters_of(team: TeamModel, learning: Collection[str]) -> int:
     return sum(
         p.numel() * (TRAINED if name in learning else FROZEN)
         for name in team.adapters
-        for p in team.parameters(name).values()
+        for p in team.trainable_parameters(name).values()
     )
 
 

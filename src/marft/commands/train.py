@@ -138,7 +138,9 @@ def next_path(name: str) -> Path:
 
 def room(config: Config, parts: Assembly) -> int:
     """Bytes a run may need: each checkpoint holds weights and two Adam moments in fp32."""
-    weights = sum(p.numel() for team in parts.teams for name in team.adapters for p in team.parameters(name).values())
+    weights = sum(
+        p.numel() for team in parts.teams for name in team.adapters for p in team.trainable_parameters(name).values()
+    )
     return (config.checkpoint.keep + 1) * weights * 3 * 4 + SLACK
 
 

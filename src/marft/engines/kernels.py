@@ -13,6 +13,7 @@ from torch import Tensor
 
 @triton.jit
 def masses_kernel(logits, cold, top, mass, first, width, blocks, BLOCK: tl.constexpr):
+    """One block of a row's logits: the highest, whose it is, and the sum of exponentials."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     token = block * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(logits + row * width + token, mask=token < width, other=float("-inf")) * tl.load(cold + row)

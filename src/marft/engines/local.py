@@ -10,24 +10,34 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import torch
 
-from marft.engines.rows import Rows
-from marft.engines.stepwise import Stepper, Stepwise
-from marft.engines.stopping import cut
-from marft.engines.suspects import Suspects
-from marft.models.layout import Sequenced
-from marft.models.loading import render, spell
+from marft.engines.base import Adapters
+from marft.engines.batch_state import BatchState
+from marft.engines.eager import EagerStepper, Stepper
+from marft.engines.stop_strings import cut_at_stop
+from marft.engines.stop_tokens import StopTokens
+from marft.models.layout import AdapterTokens
+from marft.models.loading import decode_texts, render
 from marft.models.team import TeamModel
 from marft.types import Completion, MarftError, Message, PromptTooLong, Request, SpeechError
 
 Settled = Callable[[], Awaitable[None]]
-Entry = tuple[Request, "asyncio.Future[Completion]"]
 
 
-async def at_once() -> None:
+@dataclass(slots=True, kw_only=True)
+class Entry:
+    """A request and who waits for it; `version` of the policy that drew its first token."""
+
+    request: Request
+    future: asyncio.Future[Completion]
+    version: int = 0
+
+
+async def no_wait() -> None:
     """Nothing to wait for."""
 
 
@@ -38,52 +48,69 @@ class LocalEngine:
     when does not depend on anybody's speed. `memory` is the part of the device's free memory that keys may take.
     """
 
-    def __init__(self, team: TeamModel, slots: int, settled: Settled = at_once, *, memory: float = 0.4) -> None:
+    def __init__(self, team: TeamModel, slots: int, settled: Settled = no_wait, *, memory: float = 0.4) -> None:
         self.team, self.slots, self.settled = team, slots, settled
-        self.version = 0
-        self.tokens = 0  # drawn so far, for those who were answered
+        self.version = self.tokens = 0
+        self.closed = False
         self.memory = int(memory * free_memory(team.device))
-        self.suspects = Suspects(team)
+        self.stop_tokens = StopTokens(team)
         self.waiting: list[Entry] = []
         self.live: list[Entry] = []
         self.driver: asyncio.Task[None] | None = None
         self._render = lru_cache(maxsize=4096)(partial(render, team.tokenizer))
-        self._empty()
+        self._reset()
 
-    def _empty(self) -> None:
+    def _reset(self) -> None:
         """A batch without rows, also after a failure: NaN left in an old cache would reach later rows through their masked
         positions."""
         self.spoiled = False
-        self.rows = Rows(self.slots, self.team.device, self.team.end_ids)
-        self.stepper = make_stepper(self.team, self.rows, self.memory)
+        self.rows = BatchState(self.slots, self.team.device, self.team.end_ids)
+        self.stepper = choose_stepper(self.team, self.rows, self.memory)
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The prompt by the model's chat template, as token ids."""
         return self._render(tuple(messages))
 
     async def generate(self, request: Request) -> Completion:
+        """Wait in the queue for a row of the batch, and for its completion."""
+        if self.closed:
+            raise RuntimeError("the engine is closed")
         if len(request.prompt_ids) >= self.team.longest:
             raise PromptTooLong(len(request.prompt_ids), self.team.longest)
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        self.waiting.append((request, future))
+        self.waiting.append(Entry(request=request, future=future))
         if self.driver is None or self.driver.done():
             self.driver = asyncio.create_task(self._drive())
         return await future
 
+    def publish(self, version: int, adapters: Adapters | None = None) -> None:
+        """Steps from now on compute with what the team's tensors hold, and so does the rest of what is under way."""
+        if adapters is not None:
+            self.team.load_adapters(adapters)
+        self.version = version
+
+    def close(self) -> None:
+        """Frees the cache; whoever waits is told."""
+        self.closed = True
+        self._reset()
+
     async def _drive(self) -> None:
         try:
             if self.spoiled:
-                self._empty()
+                self._reset()
             while self.waiting or self.live:
                 await asyncio.sleep(0)  # let those who were answered ask again, so that they enter together
                 await self.settled()
+                if self.closed:
+                    raise RuntimeError("the engine is closed")
                 with torch.no_grad():
                     self.team.refresh()
                     self._admit()
                     self._step()
         except BaseException as error:
-            for _, future in (*self.waiting, *self.live):
-                if not future.done():
-                    future.set_exception(error)
+            for entry in (*self.waiting, *self.live):
+                if not entry.future.done():
+                    entry.future.set_exception(error)
             self.waiting, self.live, self.spoiled = [], [], True
             if not isinstance(error, Exception):  # an exception has reached those who wait; nobody waits for the driver
                 raise
@@ -93,16 +120,16 @@ class LocalEngine:
         live, waiting = len(self.live), self.waiting[: self.slots]
         if not waiting:
             return
-        longest = max(len(request.prompt_ids) + self._limit(request) for request, _ in waiting)
+        longest = max(len(e.request.prompt_ids) + self._limit(e.request) for e in waiting)
         free = min(self.slots, self.stepper.room(longest, live)) - live
         if min(free, len(waiting)) <= live // 8:
             return
         batch = waiting[:free]
         self.stepper.reserve(longest, live)
-        self.rows.reserve(max(self._limit(request) for request, _ in batch))
-        entries: dict[Sequenced, list[Entry]] = {}  # equal prompts are read once
+        self.rows.reserve(max(self._limit(entry.request) for entry in batch))
+        entries: dict[AdapterTokens, list[Entry]] = {}  # equal prompts are read once
         for entry in batch:
-            request = entry[0]
+            request = entry.request
             adapter = None if request.adapter is None else self.team.lora.index[request.adapter]
             entries.setdefault((adapter, request.prompt_ids), []).append(entry)
         prompts = list(entries)
@@ -114,31 +141,34 @@ class LocalEngine:
         """The most tokens to draw."""
         return min(request.sampling.max_tokens, self.team.longest - len(request.prompt_ids))
 
-    def _enter(self, prompts: Sequence[Sequenced], members: Sequence[Sequence[Entry]]) -> None:
+    def _enter(self, prompts: Sequence[AdapterTokens], members: Sequence[Sequence[Entry]]) -> None:
         """Read some prompts, and draw the first token of everyone who asks with one of them."""
         entering = [entry for group in members for entry in group]
         source = [i for i, group in enumerate(members) for _ in group]
         seats = range(len(self.live), len(self.live) + len(entering))
         base = len(self.team.lora.specs)
         adapters = [base if (adapter := prompts[i][0]) is None else adapter for i in source]
-        requests = [request for request, _ in entering]
-        stops = [self.suspects.row(request.sampling.stop) for request in requests]
+        requests = [entry.request for entry in entering]
+        stops = [self.stop_tokens.row(request.sampling.stop) for request in requests]
         logits = self.stepper.read(prompts, seats, source)
         where = slice(seats.start, seats.stop)
         self.rows.enter(where, requests, adapters, [self._limit(request) for request in requests], stops)
+        for entry in entering:
+            entry.version = self.version
         self.live += entering
-        self.rows.draw(logits, where, self.suspects.table, truncated=self._truncated)
+        self.rows.sample(logits, where, self.stop_tokens.table, truncated=self._truncated)
 
     @property
     def _truncated(self) -> bool:
-        return any(request.sampling.top_k or request.sampling.top_p < 1 for request, _ in self.live)
+        settings = (entry.request.sampling for entry in self.live)
+        return any(sampling.top_k or sampling.top_p < 1 for sampling in settings)
 
     def _step(self) -> None:
         """Answer finished rows, then some tokens for each of the others."""
         self._release()
         truncated = self._truncated
         for _ in range(self.stepper.burst if self.live else 0):
-            self.stepper.step(len(self.live), self.suspects.table, truncated=truncated)
+            self.stepper.step(len(self.live), self.stop_tokens.table, truncated=truncated)
 
     def _release(self) -> None:
         """Answer the rows that are done and close the gaps they leave."""
@@ -171,10 +201,11 @@ class LocalEngine:
         drawn, scored = rows.ids[where, :most].tolist(), rows.logprobs[where, :most].tolist()
         said = [ids[:count] for ids, count in zip(drawn, counts, strict=True)]
         ended = [ids[-1] in self.team.end_ids for ids in said]
-        texts = spell(self.team.tokenizer, [ids[: len(ids) - end] for ids, end in zip(said, ended, strict=True)])
+        texts = decode_texts(self.team.tokenizer, [ids[: len(ids) - end] for ids, end in zip(said, ended, strict=True)])
         done: list[int] = []
         for row, ids, logprobs, end, limit, whole in zip(look, said, scored, ended, limits, texts, strict=True):
-            request, future = self.live[row]
+            entry = self.live[row]
+            request, future = entry.request, entry.future
             if math.isnan(logprobs[len(ids) - 1]):
                 self.stepper.wipe([row])
                 if not future.done():
@@ -182,7 +213,7 @@ class LocalEngine:
             if future.done():  # whoever asked has gone, or cannot be answered
                 done.append(row)
                 continue
-            text, stop = cut(whole, request.sampling.stop)
+            text, stop = cut_at_stop(whole, request.sampling.stop)
             if stop is None and not end and len(ids) < limit:
                 continue
             done.append(row)
@@ -193,7 +224,8 @@ class LocalEngine:
                     token_ids=tuple(ids),
                     logprobs=tuple(logprobs[: len(ids)]),
                     finish="length" if stop is None and not end else "stop",
-                    version=self.version,
+                    version=min(entry.version, self.version),
+                    newest=max(entry.version, self.version),  # a run may have gone back
                     stop=stop,
                 )
             )
@@ -202,7 +234,7 @@ class LocalEngine:
     def _overflow(self, request: Request) -> SpeechError:
         """Why there is no distribution to draw from. One adapter with NaN in its weights spoils all rows, and every play."""
         for name in self.team.adapters:
-            if not all(bool(weight.isfinite().all()) for weight in self.team.parameters(name).values()):
+            if not all(bool(weight.isfinite().all()) for weight in self.team.trainable_parameters(name).values()):
                 raise MarftError(
                     f"adapter {name!r} has weights that are NaN or infinite; start it from other ones (init_from), or go back "
                     "to an earlier checkpoint of its run (--resume --at N) with a lower optimizer.lr"
@@ -213,14 +245,15 @@ class LocalEngine:
         )
 
 
-def make_stepper(team: TeamModel, rows: Rows, memory: int) -> Stepper:
+def choose_stepper(team: TeamModel, rows: BatchState, memory: int) -> Stepper:
     """CUDA graphs for families with a decoder in half precision, which flash attention needs; else pass by pass."""
     if team.decoder is None or team.device.type != "cuda" or team.decoder.dtype == torch.float32:
-        return Stepwise(team, rows)
-    from marft.engines.captured import Captured
+        return EagerStepper(team, rows)
+    from marft.engines.cuda_graphs import CudaGraphStepper
 
-    return Captured(team, team.decoder, rows, memory)
+    return CudaGraphStepper(team, team.decoder, rows, memory)
 
 
 def free_memory(device: torch.device) -> int:
+    """Bytes that are free on a CUDA device; elsewhere memory is not counted."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0

@@ -10,14 +10,16 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
 import httpx2
 
+from marft.engines.base import Adapters
+from marft.engines.connections import Connections
 from marft.engines.secret import Secret
-from marft.engines.stopping import cut
+from marft.engines.stop_strings import cut_at_stop
 from marft.types import Completion, Finish, MarftError, Message, Request, Sampling, SpeechError
 
 LARGEST = 8 << 20  # bytes of an answer
@@ -26,16 +28,7 @@ PASSING = frozenset({408, 409, 429})  # and all from 500: these answers may be o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """What the requests of one event loop share. Connections belong to a loop and end with it."""
-
-    client: httpx2.AsyncClient
-    seats: asyncio.Semaphore
-    keeper: AsyncGenerator[None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class Failure:
     """Why there is no completion. `again`: the seconds to wait before another try, None where it would fail too."""
 
     reason: str
@@ -57,26 +50,29 @@ class OpenAIEngine:
         at_once: int = 32,
     ) -> None:
         self.url, self.model = check_url(url, model), model
-        self.timeout, self.retries, self.pause, self.at_once = timeout, retries, pause, at_once
+        self.timeout, self.retries, self.pause = timeout, retries, pause
         self._secret = Secret(key_env, self.url)
         self._secret.scrub_logs("httpx2", "httpcore2.http11")  # which write down what the server says
         self._chance = random.Random()  # its own: the jitter draws nothing from anybody's seeded numbers
         self._tls = httpx2.create_ssl_context()  # once: it reads all certificates of the machine
-        self._lines: dict[asyncio.AbstractEventLoop, Line] = {}
+        self._connections = Connections(self._make_client, at_once)
+        self.version = self.tokens = 0
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """No ids: the endpoint reads messages."""
         return ()
 
     async def generate(self, request: Request) -> Completion:
+        """The endpoint's answer, asked for again where a failure may pass."""
         if request.sampling.top_k:
             raise MarftError(f"agents: {self.url} takes no top_k; leave it at 0 for the agents of model {self.model}")
-        question = json.dumps(ask(self.model, request)).encode()
-        line = await self._line()
+        question = json.dumps(request_body(self.model, request)).encode()
+        connection, version = await self._connections.get(), self.version
         tried = 0
         while True:
-            async with line.seats:
-                answer = await self._post(line.client, question)
-            completion = answer if isinstance(answer, Trouble) else self._read(answer, request.sampling)
+            async with connection.permits:
+                answer = await self._post(connection.client, question)
+            completion = answer if isinstance(answer, Failure) else self._read(answer, request.sampling, version)
             if isinstance(completion, Completion):
                 return completion
             tried += 1
@@ -85,7 +81,7 @@ class OpenAIEngine:
                 raise SpeechError(f"{self.url}: {one_line(self._secret.scrub(completion.reason))} (tried {tried}×)")
             await asyncio.sleep(max(completion.again, self._backoff(tried)))
 
-    async def _post(self, client: httpx2.AsyncClient, question: bytes) -> bytes | Trouble:
+    async def _post(self, client: httpx2.AsyncClient, question: bytes) -> bytes | Failure:
         answer = bytearray()
         try:
             async with (
@@ -95,65 +91,59 @@ class OpenAIEngine:
                 async for chunk in response.aiter_bytes():
                     answer += chunk
                     if len(answer) > LARGEST:
-                        return Trouble(reason=f"its answer is longer than {LARGEST >> 20} MB")
+                        return Failure(reason=f"its answer is longer than {LARGEST >> 20} MB")
         except TimeoutError:
-            return Trouble(reason=f"no answer within {self.timeout:g} s", again=0.0)
+            return Failure(reason=f"no answer within {self.timeout:g} s", again=0.0)
         except httpx2.HTTPError as error:
             again = 0.0 if isinstance(error, httpx2.TransportError) else None
-            return Trouble(reason=f"{type(error).__name__}: {error}", again=again)
+            return Failure(reason=f"{type(error).__name__}: {error}", again=again)
         if response.is_success:
             return bytes(answer)
         code = response.status_code
         if response.is_redirect:
-            return Trouble(reason=f"HTTP {code}: it redirects, which is not followed; give the address it leads to")
+            return Failure(reason=f"HTTP {code}: it redirects, which is not followed; give the address it leads to")
         passing = code in PASSING or code >= 500
-        again = seconds_of(response.headers.get("retry-after", "")) if passing else None
-        return Trouble(reason=f"HTTP {code}: {complaint(bytes(answer))}", again=again)
+        again = retry_delay(response.headers.get("retry-after", "")) if passing else None
+        return Failure(reason=f"HTTP {code}: {error_message(bytes(answer))}", again=again)
 
-    def _read(self, answer: bytes, sampling: Sampling) -> Completion | Trouble:
+    def _read(self, answer: bytes, sampling: Sampling, version: int) -> Completion | Failure:
         try:
             data = json.loads(answer)
         except (ValueError, RecursionError) as error:
-            return Trouble(reason=f"its answer is not JSON: {error}")
+            return Failure(reason=f"its answer is not JSON: {error}")
         match data:
             case {"choices": [{"message": {"content": str(said)}} as choice, *_]}:
                 pass
             case _:
-                return Trouble(reason=f"its answer has no text in choices[0].message.content: {complaint(answer)}")
+                return Failure(reason=f"its answer has no text in choices[0].message.content: {error_message(answer)}")
         text = said.encode(errors="replace").decode()  # JSON may spell half a surrogate pair, which no tokenizer takes
         text = self._secret.scrub_speech(text)
-        text, stop = cut(text, sampling.stop)  # some servers hand the stop string over
+        text, stop = cut_at_stop(text, sampling.stop)  # some servers hand the stop string over
         finish: Finish = "length" if stop is None and choice.get("finish_reason") == "length" else "stop"
         if stop is None and finish == "stop":
-            stop = reported(choice.get("stop_reason"), sampling.stop) or open_tag(text, sampling.stop)
-        return Completion(text=text, token_ids=(), logprobs=(), finish=finish, version=0, stop=stop)
+            stop = reported_stop(choice.get("stop_reason"), sampling.stop) or unclosed_tag(text, sampling.stop)
+        return Completion(text=text, token_ids=(), logprobs=(), finish=finish, version=version, stop=stop)
 
-    async def _line(self) -> Line:
-        loop = asyncio.get_running_loop()
-        if loop not in self._lines:
-            headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", **self._secret.headers()}
-            limits = httpx2.Limits(max_connections=self.at_once, max_keepalive_connections=self.at_once)
-            client = httpx2.AsyncClient(
-                headers=headers, verify=self._tls, timeout=None, limits=limits, follow_redirects=False
-            )
-            keeper = self._keep(loop, client)
-            self._lines[loop] = Line(client=client, seats=asyncio.Semaphore(self.at_once), keeper=keeper)
-            await anext(keeper)
-        return self._lines[loop]
+    def publish(self, version: int, adapters: Adapters | None = None) -> None:
+        """The endpoint's model stays as it is: only the number that completions carry changes."""
+        self.version = version
 
-    async def _keep(self, loop: asyncio.AbstractEventLoop, client: httpx2.AsyncClient) -> AsyncGenerator[None]:
-        """At its end `asyncio.run` closes the generators that are still open: the last moment to close connections."""
-        try:
-            yield
-        finally:
-            del self._lines[loop]
-            await client.aclose()
+    def close(self) -> None:
+        """Closes the connections."""
+        self._connections.close()
+
+    def _make_client(self, limits: httpx2.Limits) -> httpx2.AsyncClient:
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", **self._secret.headers()}
+        return httpx2.AsyncClient(
+            headers=headers, verify=self._tls, timeout=None, limits=limits, follow_redirects=False
+        )
 
     def _backoff(self, tried: int) -> float:
         return min(LONGEST_PAUSE, self.pause * 2.0 ** (tried - 1) * self._chance.uniform(0.5, 1.5))
 
 
 def check_url(url: str, model: str) -> str:
+    """The base URL without a slash at its end; MarftError where it is none."""
     try:
         parts = httpx2.URL(url)
     except httpx2.InvalidURL as error:
@@ -165,7 +155,8 @@ def check_url(url: str, model: str) -> str:
     return url.rstrip("/")
 
 
-def ask(model: str, request: Request) -> dict[str, object]:
+def request_body(model: str, request: Request) -> dict[str, object]:
+    """The JSON of a chat completion request."""
     sampling = request.sampling
     question: dict[str, object] = {
         "model": model,
@@ -180,7 +171,7 @@ def ask(model: str, request: Request) -> dict[str, object]:
     return question
 
 
-def complaint(answer: bytes) -> str:
+def error_message(answer: bytes) -> str:
     """What an answer says went wrong. JSON is read first: in it a key may be spelled with escapes."""
     try:
         data = json.loads(answer)
@@ -193,7 +184,7 @@ def complaint(answer: bytes) -> str:
         return answer.decode(errors="replace")
 
 
-def seconds_of(retry_after: str) -> float:
+def retry_delay(retry_after: str) -> float:
     """A Retry-After is a number of seconds or a date; 0 where it makes no sense."""
     try:
         seconds = float(retry_after)
@@ -206,15 +197,16 @@ def seconds_of(retry_after: str) -> float:
 
 
 def one_line(text: str, longest: int = 200) -> str:
+    """The text without line breaks and control characters, cut to `longest`."""
     return " ".join("".join(c if c.isprintable() else " " for c in text[:longest]).split())
 
 
-def reported(reason: object, stop: Sequence[str]) -> str | None:
+def reported_stop(reason: object, stop: Sequence[str]) -> str | None:
     """The stop string that ended an answer, as vLLM's server tells it."""
     return reason if isinstance(reason, str) and reason in stop else None
 
 
-def open_tag(text: str, stop: Sequence[str]) -> str | None:
+def unclosed_tag(text: str, stop: Sequence[str]) -> str | None:
     """The same, where the endpoint does not tell: a closing tag, such as `</python>`, whose tag was left open."""
     opened = {each: text.rfind(each.replace("</", "<", 1)) for each in stop if each.startswith("</")}
     last = max(opened, key=opened.__getitem__, default=None)

@@ -11,7 +11,7 @@ BLOCK = 1024  # of the vocabulary
 WITHOUT_DOUBLES = {"mps"}  # types of devices that have no float64
 
 
-def uniform(seed_B: Tensor, step_B: Tensor) -> Tensor:
+def seeded_uniform(seed_B: Tensor, step_B: Tensor) -> Tensor:
     """U[0, 1) in float64 from (seed, step) by splitmix64: the same whatever else is in the batch, on every device."""
     x = seed_B + (step_B + 1) * GOLDEN
     x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * MIX_1
@@ -20,12 +20,12 @@ def uniform(seed_B: Tensor, step_B: Tensor) -> Tensor:
     return ((x >> 11) & ((1 << 53) - 1)).double() * 2.0**-53
 
 
-def temper(logits_BV: Tensor, temperature_B: Tensor) -> Tensor:
+def apply_temperature(logits_BV: Tensor, temperature_B: Tensor) -> Tensor:
     """Logits at each row's temperature; greedy rows (temperature 0) as they are."""
     return logits_BV / torch.where(temperature_B == 0, 1.0, temperature_B)[:, None]
 
 
-def truncate(logits_BV: Tensor, top_k_B: Tensor, top_p_B: Tensor) -> Tensor:
+def truncate_logits(logits_BV: Tensor, top_k_B: Tensor, top_p_B: Tensor) -> Tensor:
     """-inf outside each row's top k and its nucleus of mass p; the likeliest token always stays."""
     ordered, order = logits_BV.sort(dim=-1, descending=True)
     before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)  # mass of the likelier tokens
@@ -37,42 +37,42 @@ def truncate(logits_BV: Tensor, top_k_B: Tensor, top_p_B: Tensor) -> Tensor:
     return logits_BV.masked_fill(drop.gather(1, order.argsort(dim=-1)), float("-inf"))
 
 
-def draw(logits_BV: Tensor, temperature_B: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
+def sample_tokens(logits_BV: Tensor, temperature_B: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
     """A token a row and its log-prob under the distribution it was drawn from; greedy rows take the likeliest.
 
     A row whose logits are no distribution (NaN or infinity) gets some token, and NaN for its log-prob.
     """
     if logits_BV.is_cuda:
-        return draw_by_blocks(logits_BV, temperature_B, uniform_B)
+        return sample_by_blocks(logits_BV, temperature_B, uniform_B)
     greedy_B1 = temperature_B[:, None] == 0
-    logprobs = temper(logits_BV, temperature_B).log_softmax(-1)
+    logprobs = apply_temperature(logits_BV, temperature_B).log_softmax(-1)
     cdf = logprobs.exp().double().cumsum(-1)
-    token = torch.searchsorted(cdf, threshold(uniform_B[:, None], cdf[:, -1:]), right=True)
+    token = torch.searchsorted(cdf, sampling_threshold(uniform_B[:, None], cdf[:, -1:]), right=True)
     token = torch.where(greedy_B1, logits_BV.argmax(-1, keepdim=True), token).clamp(max=logits_BV.shape[1] - 1)
-    logprob = certain(logprobs.gather(1, token), greedy_B1)
+    logprob = zero_where_greedy(logprobs.gather(1, token), greedy_B1)
     return token.squeeze(1), logprob.squeeze(1)
 
 
-def certain(logprob: Tensor, greedy: Tensor) -> Tensor:
+def zero_where_greedy(logprob: Tensor, greedy: Tensor) -> Tensor:
     """0 where the likeliest token was taken; NaN stays NaN."""
     return logprob.masked_fill(greedy & (logprob == logprob), 0.0)
 
 
-def draw_seeded(logits_BV: Tensor, temperature_B: Tensor, seed_B: Tensor, step_B: Tensor) -> tuple[Tensor, Tensor]:
-    """`draw` with each row's own random number. Both need float64: a device that has none has it done on the CPU."""
+def sample_seeded(logits_BV: Tensor, temperature_B: Tensor, seed_B: Tensor, step_B: Tensor) -> tuple[Tensor, Tensor]:
+    """`sample_tokens` with each row's own random number. Both need float64: a device that has none has it done on the CPU."""
     device = logits_BV.device
     if device.type in WITHOUT_DOUBLES:
         logits_BV, temperature_B, seed_B, step_B = (x.cpu() for x in (logits_BV, temperature_B, seed_B, step_B))
-    token, logprob = draw(logits_BV, temperature_B, uniform(seed_B, step_B))
+    token, logprob = sample_tokens(logits_BV, temperature_B, seeded_uniform(seed_B, step_B))
     return token.to(device), logprob.to(device)
 
 
-def threshold(uniform: Tensor, total: Tensor) -> Tensor:
+def sampling_threshold(uniform: Tensor, total: Tensor) -> Tensor:
     """u of all mass, and always a little less than all."""
     return torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
 
 
-def draw_by_blocks(logits_BV: Tensor, temperature_B: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
+def sample_by_blocks(logits_BV: Tensor, temperature_B: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
     """The same draw with one look at the logits: first a block of the vocabulary by its mass, then a token in it."""
     greedy_B, cold_B = temperature_B == 0, torch.where(temperature_B == 0, 1.0, 1 / temperature_B)
     top_BN, mass_BN, first_BN = block_masses(logits_BV, cold_B)
@@ -80,7 +80,7 @@ def draw_by_blocks(logits_BV: Tensor, temperature_B: Tensor, uniform_B: Tensor) 
     mass_BN = mass_BN.double() * (top_BN - top_B1).double().exp()
     cdf_BN = mass_BN.cumsum(1)
     total_B1 = cdf_BN[:, -1:].clone()
-    target_B1 = threshold(uniform_B[:, None], total_B1)
+    target_B1 = sampling_threshold(uniform_B[:, None], total_B1)
     block_B1 = torch.searchsorted(cdf_BN, target_B1, right=True).clamp(max=cdf_BN.shape[1] - 1)  # past it with NaN
     rest_B1 = target_B1 - (cdf_BN - mass_BN).gather(1, block_B1)
     tokens_BM = block_B1 * BLOCK + torch.arange(BLOCK, device=logits_BV.device)
@@ -95,7 +95,7 @@ def draw_by_blocks(logits_BV: Tensor, temperature_B: Tensor, uniform_B: Tensor) 
     ).clamp(0, logits_BV.shape[1] - 1)
     scaled_B1 = logits_BV.gather(1, token_B1) * cold_B[:, None]
     logprob_B1 = scaled_B1 - top_B1 - total_B1.log().float()
-    return token_B1.squeeze(1), certain(logprob_B1.squeeze(1), greedy_B)
+    return token_B1.squeeze(1), zero_where_greedy(logprob_B1.squeeze(1), greedy_B)
 
 
 def block_masses(logits_BV: Tensor, cold_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from marft import references
-from marft.engines.stopping import cut
+from marft.engines.base import Adapters
+from marft.engines.stop_strings import cut_at_stop
 from marft.quoting import described, exact, kind_of
 from marft.types import Completion, Finish, MarftError, Message, Request, SpeechError, Stopped
 
@@ -22,16 +23,22 @@ class ScriptedEngine:
 
     def __init__(self, script: Script, *, ids: bool = True) -> None:
         self.script, self.ids = script, ids
-        self.version = 0
+        self.version = self.tokens = 0
+        self.closed = False
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The messages' bytes."""
         return tuple("\n".join(f"<{m.role}> {m.content}" for m in messages).encode(errors="replace"))
 
     async def generate(self, request: Request) -> Completion:
+        """What the script replies, cut at its limit or stop string."""
+        if self.closed:
+            raise RuntimeError("the engine is closed")
         ids = spell(await self._reply(request), request.sampling.stop)[: request.sampling.max_tokens]
         text = bytes(ids[:-1] if ids[-1] == END else ids).decode(errors="ignore")
-        text, stop = cut(text, request.sampling.stop)
+        text, stop = cut_at_stop(text, request.sampling.stop)
         finish: Finish = "length" if stop is None and ids[-1] != END else "stop"
+        self.tokens += len(ids) if self.ids else 0
         return Completion(
             text=text,
             token_ids=ids if self.ids else (),
@@ -40,6 +47,14 @@ class ScriptedEngine:
             version=self.version,
             stop=stop,
         )
+
+    def publish(self, version: int, adapters: Adapters | None = None) -> None:
+        """A script has no weights: only the number that completions carry changes."""
+        self.version = version
+
+    def close(self) -> None:
+        """Later requests fail."""
+        self.closed = True
 
     async def _reply(self, request: Request) -> str:
         try:

@@ -25,15 +25,19 @@ class Secret:
         return bool(self._key)
 
     def headers(self) -> dict[str, str]:
+        """The authorization header, where there is a key."""
         return {"Authorization": f"Bearer {self._key}"} if self._key else {}
 
     def scrub(self, text: str) -> str:
+        """The text with the key replaced."""
         return text.replace(self._key, "***") if self._key else text
 
     def scrub_speech(self, text: str) -> str:
+        """The same of a team-mate's text, unless the key is so short that it may be a word."""
         return self.scrub(text) if len(self._key) >= PLACEHOLDER else text
 
     def scrub_logs(self, *names: str) -> None:
+        """Keep the key out of what these loggers write."""
         for name in names if self._key else ():
             logging.getLogger(name).addFilter(self._scrub_record)
 

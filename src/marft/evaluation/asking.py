@@ -55,7 +55,7 @@ def digest_of_weights(parts: Assembly) -> str:
     digest = hashlib.sha256(parts.fingerprint.encode())
     for team in parts.teams:
         for name in team.adapters:
-            for key, weight in sorted(team.parameters(name).items()):
+            for key, weight in sorted(team.trainable_parameters(name).items()):
                 digest.update(f"{name}/{key}".encode())
                 digest.update(weight.detach().cpu().numpy().tobytes())
     return digest.hexdigest()

@@ -47,7 +47,7 @@ from marft.types import (
 
 
 class TextEngine(Protocol):
-    """What play needs of an engine."""
+    """The part of `marft.engines.base.Engine` that an agent needs."""
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """The token ids of a chat prompt."""

@@ -87,7 +87,7 @@ class LocalLearner:
 
     def parameters(self, name: str) -> Mapping[str, Tensor]:
         """What an adapter or a critic learns with."""
-        return self.teams[name].parameters(name)
+        return self.teams[name].trainable_parameters(name)
 
     def adapters(self) -> State:
         """The weights of everything that learns."""

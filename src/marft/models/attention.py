@@ -1,8 +1,8 @@
 """Attention without padding in the rest of the model, plugged into any transformers model by its attention interface.
 
-A model whose attention implementation is `marft` hands queries, keys and values to the `Attend` object that the caller
-passed as `attend=`: `Packed` here (many sequences end to end in one row), `Shared` (the same, with their common first
-tokens only once), or one of the local engine's, which also write its cache.
+A model whose attention implementation is `marft` hands queries, keys and values to the `AttentionFn` that the caller
+passed as `attend=`: `PackedAttention` here (many sequences end to end in one row), `PrefixAttention` (the same, with
+their common first tokens only once), or one of the local engine's, which also write its cache.
 """
 
 from __future__ import annotations
@@ -19,20 +19,23 @@ from transformers import AttentionInterface
 NAME = "marft"
 
 
-class Attend(Protocol):
+class AttentionFn(Protocol):
     """Attention of one pass: q [B, H, T, d], k and v [B, G, T, d] (H a multiple of G) → [B, T, H, d]."""
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor: ...
 
 
-def dispatch(module: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: None, **kwargs: Any) -> tuple[Tensor, None]:
+def attention_forward(
+    module: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: None, **kwargs: Any
+) -> tuple[Tensor, None]:
+    """transformers' attention interface: hands the pass to the caller's `attend`."""
     if kwargs.get("softcap") or kwargs.get("s_aux") is not None:
         raise ValueError("attention with a soft cap or sinks is not supported")
-    attend: Attend = kwargs["attend"]
+    attend: AttentionFn = kwargs["attend"]
     return attend(module.layer_idx, q, k, v, kwargs.get("scaling") or q.shape[-1] ** -0.5), None
 
 
-AttentionInterface.register(NAME, dispatch)
+AttentionInterface.register(NAME, attention_forward)
 
 
 def ragged(sizes: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,12 +44,12 @@ def ragged(sizes: Tensor) -> tuple[Tensor, Tensor]:
     return row, torch.arange(len(row)) - (sizes.cumsum(0) - sizes)[row]
 
 
-def starts(sizes: Tensor) -> Tensor:
+def cumulative_lengths(sizes: Tensor) -> Tensor:
     """[S + 1] where each sequence begins, and the end."""
     return torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]).to(torch.int32)
 
 
-class Pick(torch.autograd.Function):
+class SelectRows(torch.autograd.Function):
     """x [M, …] → x[index]; `index` holds no row twice, so the gradient is a plain copy back instead of a sum."""
 
     @staticmethod
@@ -61,8 +64,8 @@ class Pick(torch.autograd.Function):
         return grad.new_zeros(ctx.rows, *grad.shape[1:]).index_copy_(0, index, grad), None
 
 
-class Place(torch.autograd.Function):
-    """The inverse of `Pick`: x [N, …] → [rows, …] with x at `index` and zeros elsewhere."""
+class ScatterRows(torch.autograd.Function):
+    """The inverse of `SelectRows`: x [N, …] → [rows, …] with x at `index` and zeros elsewhere."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor, rows: int) -> Tensor:
@@ -75,7 +78,7 @@ class Place(torch.autograd.Function):
         return grad.index_select(0, index), None, None
 
 
-class Packed:
+class PackedAttention:
     """Causal attention inside each of S sequences laid end to end in one row of T tokens.
 
     On CUDA in half precision the varlen flash kernel reads the row as it is. Elsewhere the sequences are spread to a
@@ -89,32 +92,33 @@ class Packed:
         row, position = ragged(sizes)
         self.position_ids = position[None].to(device)
         self.cell = (row * self.longest + position).to(device)
-        self.starts = starts(sizes).to(device)
+        self.starts = cumulative_lengths(sizes).to(device)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         if q.is_cuda and q.dtype != torch.float32:
             q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))
-            return flash(q, k, v, self.starts, self.starts, self.longest, self.longest, scale)[None]
+            return flash_attention(q, k, v, self.starts, self.starts, self.longest, self.longest, scale)[None]
         return self.gather(self.on_grid(self.spread(q), self.spread(k), self.spread(v), scale))
 
     @staticmethod
     def on_grid(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """Causal attention of padded sequences [S, heads, L, d]."""
         grouped = q.shape[1] != k.shape[1]
         return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)
 
     def spread(self, x: Tensor) -> Tensor:
         """[1, H, T, d] → [S, H, L, d]"""
         _, heads, _, dim = x.shape
-        grid: Tensor = Place.apply(x[0].transpose(0, 1), self.cell, self.count * self.longest)
+        grid: Tensor = ScatterRows.apply(x[0].transpose(0, 1), self.cell, self.count * self.longest)
         return grid.view(self.count, self.longest, heads, dim).transpose(1, 2)
 
     def gather(self, grid: Tensor) -> Tensor:
         """[S, H, L, d] → [1, T, H, d]"""
-        picked: Tensor = Pick.apply(grid.transpose(1, 2).flatten(0, 1), self.cell)
+        picked: Tensor = SelectRows.apply(grid.transpose(1, 2).flatten(0, 1), self.cell)
         return picked[None]
 
 
-def flash(
+def flash_attention(
     q: Tensor, k: Tensor, v: Tensor, starts_q: Tensor, starts_k: Tensor, longest_q: int, longest_k: int, scale: float
 ) -> Tensor:
     """Causal attention of ragged q [N, H, d] to k, v [M, G, d] by the varlen flash kernel: [N, H, d].

@@ -10,111 +10,156 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from marft.models.attention import Attend
-from marft.models.elementwise import add_norm, turn
-from marft.models.lora import Mask
-from marft.models.products import Product, mlp
+from marft.models.attention import AttentionFn
+from marft.models.elementwise import add_norm, apply_rotary
+from marft.models.fused_linear import FusedLinear, mlp_forward
+from marft.models.lora import MaskRouting, TeamLinear
 
 FAMILIES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 FIXED_ANGLES = ("default", "linear", "llama3", "yarn")  # the others depend on how long a text has become
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
-    """One layer's norms and products; `head_norms` (of q and k) only where the family has them."""
+class Shape:
+    """What all layers have in common."""
 
-    before_attention: Tensor
-    before_mlp: Tensor
-    head_norms: tuple[Tensor, Tensor] | None
-    qkv: Product
-    o: Product
-    gate_up: Product
-    down: Product
+    heads: tuple[int, int]  # of queries, and of keys and values
+    dim: int  # of a head
+    eps: float
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, config: Any, layer: Any, dtype: torch.dtype) -> Shape:
+        """From a model's config and one of its layers."""
+        heads = (int(config.num_attention_heads), int(config.num_key_value_heads))
+        projection = layer.self_attn.q_proj
+        out = (projection.base if isinstance(projection, TeamLinear) else projection).out_features
+        return cls(heads=heads, dim=out // heads[0], eps=float(config.rms_norm_eps), dtype=dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """What a forward pass over ids [B, T] gives to each layer; M = B · T."""
+
+    shape: torch.Size  # of the ids
+    positions: Tensor  # [M]
+    cos: Tensor  # [positions, d/2]
+    sin: Tensor
+    attend: AttentionFn
+    routing: MaskRouting | None
+
+
+class Layer(nn.Module):
+    """One layer's norms and fused linear layers; norms of q and k only where the family has them."""
+
+    def __init__(self, number: int, layer: Any, shape: Shape) -> None:
+        super().__init__()
+        attention, mlp = layer.self_attn, layer.mlp
+        self.number, self.shape = number, shape
+        self.attention_norm: nn.Parameter = layer.input_layernorm.weight
+        self.mlp_norm: nn.Parameter = layer.post_attention_layernorm.weight
+        has_norms = hasattr(attention, "q_norm")
+        self.q_norm: nn.Parameter | None = attention.q_norm.weight if has_norms else None
+        self.k_norm: nn.Parameter | None = attention.k_norm.weight if has_norms else None
+        self.qkv = FusedLinear([attention.q_proj, attention.k_proj, attention.v_proj])
+        self.o = FusedLinear([attention.o_proj])
+        self.gate_up = FusedLinear([mlp.gate_proj, mlp.up_proj])
+        self.down = FusedLinear([mlp.down_proj], gated=True)
 
     @property
-    def products(self) -> tuple[Product, ...]:
+    def fused(self) -> tuple[FusedLinear, ...]:
+        """All four, in the order of the pass."""
         return self.qkv, self.o, self.gate_up, self.down
 
+    def forward(self, stream: Tensor, delta: Tensor | None, given: Pass) -> tuple[Tensor, Tensor]:
+        """The stream [M, D] before the MLP, and what the MLP adds to it."""
+        eps, dtype, (queries, keys), dim = self.shape.eps, self.shape.dtype, self.shape.heads, self.shape.dim
+        stream, x = add_norm(stream, delta, self.attention_norm, eps, dtype)
+        qkv = self._norm_heads(self.qkv(x, given.routing))
+        rotated = apply_rotary(qkv, given.positions, given.cos, given.sin, queries + keys)
+        q, k, v = rotated.view(*given.shape, -1, dim).transpose(1, 2).split([queries, keys, keys], dim=1)
+        seen = given.attend(self.number, q, k, v, dim**-0.5).reshape(len(x), -1)
+        stream, x = add_norm(stream, self.o(seen, given.routing), self.mlp_norm, eps, dtype)
+        return stream, mlp_forward(self.gate_up, self.down, x, given.routing)
 
-class Decoder:
-    """ids [B, T] → last hidden states [B, T, D], as the transformers model computes them."""
+    def _norm_heads(self, qkv: Tensor) -> Tensor:
+        if self.q_norm is None or self.k_norm is None:
+            return qkv
+        (queries, keys), dim = self.shape.heads, self.shape.dim
+        q, k, v = qkv.split([queries * dim, keys * dim, keys * dim], dim=-1)
+        normed = [
+            rms_norm(part.reshape(len(qkv), -1, dim), (dim,), weight, self.shape.eps).flatten(1)
+            for part, weight in ((q, self.q_norm), (k, self.k_norm))
+        ]
+        return torch.cat([*normed, v], dim=-1)
+
+
+class Decoder(nn.Module):
+    """ids [B, T] → last hidden states [B, T, D], as the transformers model computes them.
+
+    It owns all weights of the base, the output head's too; the transformers model keeps views of them.
+    """
+
+    cos: Tensor
+    sin: Tensor
 
     def __init__(self, model: PreTrainedModel, longest: int) -> None:
+        super().__init__()
         backbone: Any = model.base_model
-        config: Any = model.config
-        self.embedding: Tensor = backbone.embed_tokens.weight
-        self.dtype, self.eps = self.embedding.dtype, float(config.rms_norm_eps)
-        self.heads = (int(config.num_attention_heads), int(config.num_key_value_heads))
-        self.last_norm: Tensor = backbone.norm.weight
-        self.layers = [layer_of(layer) for layer in backbone.layers]
-        self.dim = self.layers[0].qkv.out // (self.heads[0] + 2 * self.heads[1])
-        self.scale = self.dim**-0.5
-        self.rotary: Any = backbone.rotary_emb
-        self.cos, self.sin = self._angles(longest)
+        self.embedding: nn.Parameter = backbone.embed_tokens.weight
+        self.shape = Shape.of(model.config, backbone.layers[0], self.embedding.dtype)
+        layers = [Layer(number, layer, self.shape) for number, layer in enumerate(backbone.layers)]
+        self.layers = nn.ModuleList(layers)
+        self.last_norm: nn.Parameter = backbone.norm.weight
+        self.head = model.get_output_embeddings()
+        self.fused = tuple(product for layer in layers for product in layer.fused)
+        cos, sin = self._angles(backbone.rotary_emb, longest)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
         self.recompute = False  # activations of a layer in the backward pass, instead of keeping them
 
-    def _angles(self, longest: int) -> tuple[Tensor, Tensor]:
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which layers compute."""
+        return self.shape.dtype
+
+    def _angles(self, rotary: Any, longest: int) -> tuple[Tensor, Tensor]:
         """[positions, d/2] in fp32."""
         positions = torch.arange(longest, device=self.embedding.device)[None]
-        tables = self.rotary(torch.zeros(1, device=self.embedding.device), positions)
-        cos, sin = (table[0, :, : self.dim // 2].contiguous() for table in tables)
+        tables = rotary(torch.zeros(1, device=self.embedding.device), positions)
+        cos, sin = (table[0, :, : self.shape.dim // 2].contiguous() for table in tables)
         return cos, sin
 
     def refresh(self) -> None:
-        """Give the adapters' changed parameters to the products."""
-        pairs = [pair for layer in self.layers for product in layer.products for pair in product.refresh()]
+        """Give the adapters' changed parameters to the fused layers."""
+        pairs = [pair for product in self.fused for pair in product.refresh()]
         dense = [pair for pair in pairs if pair[0].is_contiguous()]  # copied in a few kernels
         with torch.no_grad():
             for some in (dense, [pair for pair in pairs if not pair[0].is_contiguous()]):
                 if some:
                     torch._foreach_copy_([target for target, _ in some], [source for _, source in some])
 
-    def __call__(self, ids: Tensor, positions: Tensor, attend: Attend, routing: Mask | None) -> Tensor:
-        shape, flat = ids.shape, positions.flatten()
+    def forward(self, ids: Tensor, positions: Tensor, attend: AttentionFn, routing: MaskRouting | None) -> Tensor:
+        """The last hidden states; adapters count as `refresh` found them."""
         stream = self.embedding[ids.flatten()].float()
         delta: Tensor | None = None
+        given = Pass(
+            shape=ids.shape, positions=positions.flatten(), cos=self.cos, sin=self.sin, attend=attend, routing=routing
+        )
         recompute = self.recompute and torch.is_grad_enabled()
-        for number, layer in enumerate(self.layers):
-            given = (layer, number, shape, stream, delta, flat, attend, routing)
-            stream, delta = checkpoint(self._layer, *given, use_reentrant=False) if recompute else self._layer(*given)
-        _, out = add_norm(stream, delta, self.last_norm, self.eps, self.dtype)
-        return out.view(*shape, -1)
-
-    def _layer(
-        self,
-        layer: Layer,
-        number: int,
-        shape: torch.Size,
-        stream: Tensor,
-        delta: Tensor | None,
-        positions: Tensor,
-        attend: Attend,
-        routing: Mask | None,
-    ) -> tuple[Tensor, Tensor]:
-        """The stream [M, D] before the MLP, and what the MLP adds to it."""
-        stream, x = add_norm(stream, delta, layer.before_attention, self.eps, self.dtype)
-        qkv = layer.qkv(x, routing)
-        if layer.head_norms is not None:
-            qkv = self._norm_heads(qkv, layer.head_norms)
-        turned = turn(qkv, positions, self.cos, self.sin, sum(self.heads)).view(*shape, -1, self.dim).transpose(1, 2)
-        q, k, v = turned.split([*self.heads, self.heads[1]], dim=1)
-        seen = attend(number, q, k, v, self.scale).reshape(len(x), -1)
-        stream, x = add_norm(stream, layer.o(seen, routing), layer.before_mlp, self.eps, self.dtype)
-        return stream, mlp(layer.gate_up, layer.down, x, routing)
-
-    def _norm_heads(self, qkv: Tensor, weights: tuple[Tensor, Tensor]) -> Tensor:
-        sizes = [count * self.dim for count in (*self.heads, self.heads[1])]
-        q, k, v = qkv.split(sizes, dim=-1)
-        normed = [
-            rms_norm(part.reshape(len(qkv), -1, self.dim), (self.dim,), weight, self.eps).flatten(1)
-            for part, weight in zip((q, k), weights, strict=True)
-        ]
-        return torch.cat([*normed, v], dim=-1)
+        for layer in self.layers:
+            stream, delta = (
+                checkpoint(layer, stream, delta, given, use_reentrant=False)
+                if recompute
+                else layer(stream, delta, given)
+            )
+        _, out = add_norm(stream, delta, self.last_norm, self.shape.eps, self.dtype)
+        return out.view(*ids.shape, -1)
 
 
 def has_decoder(model: PreTrainedModel) -> bool:
@@ -124,17 +169,3 @@ def has_decoder(model: PreTrainedModel) -> bool:
         return False
     rotary: Any = model.base_model.rotary_emb
     return rotary.rope_type in FIXED_ANGLES
-
-
-def layer_of(layer: Any) -> Layer:
-    attention, mlp = layer.self_attn, layer.mlp
-    norms = (attention.q_norm.weight, attention.k_norm.weight) if hasattr(attention, "q_norm") else None
-    return Layer(
-        before_attention=layer.input_layernorm.weight,
-        before_mlp=layer.post_attention_layernorm.weight,
-        head_norms=norms,
-        qkv=Product([attention.q_proj, attention.k_proj, attention.v_proj]),
-        o=Product([attention.o_proj]),
-        gate_up=Product([mlp.gate_proj, mlp.up_proj]),
-        down=Product([mlp.down_proj], gated=True),
-    )

@@ -20,47 +20,52 @@ def add_norm(
     return total, rms_norm(total, total.shape[-1:], weight.to(total.dtype), eps).to(dtype)
 
 
-def turn(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, turned: int) -> Tensor:
-    """x [M, heads · d], its first `turned` heads turned by the angle of each row's position, the others as they are."""
-    out: Tensor = Turn.apply(x, positions, cos, sin, turned)
+def apply_rotary(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, rotated: int) -> Tensor:
+    """x [M, heads · d], its first `rotated` heads rotated by the angle of each row's position, the others as they are."""
+    out: Tensor = ApplyRotary.apply(x, positions, cos, sin, rotated)
     return out
 
 
-def turn_by(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, turned: int, *, back: bool = False) -> Tensor:
-    """`turn` without a graph; `back`: by the opposite angle, which is its gradient."""
+def rotate_heads(
+    x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, rotated: int, *, inverse: bool = False
+) -> Tensor:
+    """`apply_rotary` without a graph; `inverse`: by the opposite angle, which is its gradient."""
     if x.is_cuda:
         from marft.models import kernels
 
-        return kernels.turn(x, positions, cos, sin, turned, back=back)
-    out, sign = x.to(torch.float32, copy=True), -1.0 if back else 1.0
-    (a, b), (to_a, to_b) = (each.view(len(x), -1, 2, cos.shape[1])[:, :turned].unbind(2) for each in (x, out))
+        return kernels.apply_rotary(x, positions, cos, sin, rotated, inverse=inverse)
+    out, sign = x.to(torch.float32, copy=True), -1.0 if inverse else 1.0
+    (a, b), (to_a, to_b) = (each.view(len(x), -1, 2, cos.shape[1])[:, :rotated].unbind(2) for each in (x, out))
     c, s = (table[positions][:, None] for table in (cos, sin))
     to_a.mul_(c).addcmul_(b, s, value=-sign)
     to_b.mul_(c).addcmul_(a, s, value=sign)
     return out.to(x.dtype)
 
 
-def gate(both: Tensor) -> Tensor:
+def swiglu(both: Tensor) -> Tensor:
     """silu(gate) · up of [M, 2F]; without gradient."""
     if both.is_cuda:
         from marft.models import kernels
 
-        return kernels.gate(both)
+        return kernels.swiglu(both)
     one, other = both.chunk(2, dim=-1)
     return silu(one) * other
 
 
-def gate_backward(both: Tensor, d_out: Tensor) -> Tensor:
+def swiglu_backward(both: Tensor, d_out: Tensor) -> Tensor:
+    """The gradient of `swiglu` by its input [M, 2F]."""
     if both.is_cuda:
         from marft.models import kernels
 
-        return kernels.gate_backward(both, d_out)
+        return kernels.swiglu_backward(both, d_out)
     one, other = both.chunk(2, dim=-1)
     opened: Tensor = torch.ops.aten.silu_backward(d_out * other, one)
     return torch.cat([opened, d_out * silu(one)], dim=-1)
 
 
 class AddNorm(torch.autograd.Function):
+    """`add_norm` by Triton kernels, with its gradient."""
+
     @staticmethod
     def forward(
         ctx: Any, stream: Tensor, delta: Tensor | None, weight: Tensor, eps: float, dtype: torch.dtype
@@ -81,14 +86,16 @@ class AddNorm(torch.autograd.Function):
         return d_stream, None if ctx.alone else d_delta, None, None, None
 
 
-class Turn(torch.autograd.Function):
+class ApplyRotary(torch.autograd.Function):
+    """`apply_rotary` with its gradient, the rotation back."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, turned: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, rotated: int) -> Tensor:
         ctx.save_for_backward(positions, cos, sin)
-        ctx.turned = turned
-        return turn_by(x, positions, cos, sin, turned)
+        ctx.rotated = rotated
+        return rotate_heads(x, positions, cos, sin, rotated)
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, None, None, None, None]:
         positions, cos, sin = ctx.saved_tensors
-        return turn_by(d_out.contiguous(), positions, cos, sin, ctx.turned, back=True), None, None, None, None
+        return rotate_heads(d_out.contiguous(), positions, cos, sin, ctx.rotated, inverse=True), None, None, None, None

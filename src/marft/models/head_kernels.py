@@ -13,7 +13,7 @@ WIDE = 1024  # logits of one program that writes gradients
 
 
 @triton.jit
-def chances_kernel(logits, heat, token, found, entropy, top, mass, width, BLOCK: tl.constexpr):
+def token_statistics_kernel(logits, heat, token, found, entropy, top, mass, width, BLOCK: tl.constexpr):
     """One row, read once. Logits z count from the highest so far, so that nothing large cancels; where a higher one comes
     the sums of exp(z) and of exp(z) z move to it."""
     row = tl.program_id(0).to(tl.int64)
@@ -44,7 +44,10 @@ def chances_kernel(logits, heat, token, found, entropy, top, mass, width, BLOCK:
 
 
 @triton.jit
-def slopes_kernel(logits, heat, token, entropy, top, mass, out, width, OF_ENTROPY: tl.constexpr, BLOCK: tl.constexpr):
+def logit_gradient_kernel(
+    logits, heat, token, entropy, top, mass, out, width, OF_ENTROPY: tl.constexpr, BLOCK: tl.constexpr
+):
+    """One block of a row: the gradient of its log-prob or entropy by the logits."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
@@ -59,13 +62,13 @@ def slopes_kernel(logits, heat, token, entropy, top, mass, out, width, OF_ENTROP
     tl.store(out + row * width + column, slope.to(out.dtype.element_ty), mask=inside)
 
 
-class Chances:
+class TokenStatistics:
     """Of each row of fp32 logits [N, V] at its temperature: `found`, the token's log-prob, and `entropy`."""
 
     def __init__(self, logits: Tensor, temperature: Tensor, tokens: Tensor) -> None:
         self.given = (logits, temperature, tokens)
         self.found, self.entropy, self.top, self.mass = (logits.new_empty(len(logits)) for _ in range(4))
-        chances_kernel[(len(logits),)](
+        token_statistics_kernel[(len(logits),)](
             *self.given, self.found, self.entropy, self.top, self.mass, logits.shape[1], BLOCK=LOOK, num_warps=8
         )
 
@@ -74,7 +77,7 @@ class Chances:
         logits = self.given[0]
         rows, width = logits.shape
         out = torch.empty_like(logits, dtype=dtype)
-        slopes_kernel[(rows, triton.cdiv(width, WIDE))](
+        logit_gradient_kernel[(rows, triton.cdiv(width, WIDE))](
             *self.given, self.entropy, self.top, self.mass, out, width, OF_ENTROPY=of_entropy, BLOCK=WIDE
         )
         return out

@@ -17,6 +17,7 @@ GATE_ROWS, GATE_TILE = 64, 64  # … which reads more of B than of its rows
 def add_norm_kernel(
     stream, delta, delta_stride, weight, total, out, rstd, width, eps, HAS_DELTA: tl.constexpr, BLOCK: tl.constexpr
 ):
+    """One row: the sum, its RMS norm, and 1/RMS."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < width
@@ -32,6 +33,7 @@ def add_norm_kernel(
 
 @triton.jit
 def add_norm_backward_kernel(total, rstd, weight, d_out, d_total, d_stream, d_delta, width, BLOCK: tl.constexpr):
+    """One row: the gradients of the stream and of what was added to it."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < width
@@ -47,9 +49,10 @@ def add_norm_backward_kernel(total, rstd, weight, d_out, d_total, d_stream, d_de
 
 
 @triton.jit
-def turn_kernel(
-    x, stride, positions, cos, sin, out, heads, turned, half, sign, HEADS: tl.constexpr, HALF: tl.constexpr
+def rotary_kernel(
+    x, stride, positions, cos, sin, out, heads, rotated, half, sign, HEADS: tl.constexpr, HALF: tl.constexpr
 ):
+    """One row: its first heads rotated by the angles of its position."""
     row = tl.program_id(0).to(tl.int64)
     head = tl.arange(0, HEADS)[:, None]
     column = tl.arange(0, HALF)[None, :]
@@ -60,15 +63,16 @@ def turn_kernel(
     angle = tl.load(positions + row) * half + column
     c = tl.load(cos + angle, mask=column < half, other=0.0)
     s = tl.load(sin + angle, mask=column < half, other=0.0) * sign
-    c = tl.where(head < turned, c, 1.0)
-    s = tl.where(head < turned, s, 0.0)
+    c = tl.where(head < rotated, c, 1.0)
+    s = tl.where(head < rotated, s, 0.0)
     at = row * heads * 2 * half + place
     tl.store(out + at, (a * c - b * s).to(out.dtype.element_ty), mask=inside)
     tl.store(out + at + half, (b * c + a * s).to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def gate_kernel(both, stride, out, width, BLOCK: tl.constexpr):
+def swiglu_kernel(both, stride, out, width, BLOCK: tl.constexpr):
+    """One block of a row: silu(gate) · up."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
@@ -78,7 +82,8 @@ def gate_kernel(both, stride, out, width, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def gate_backward_kernel(both, stride, d_out, d_both, width, BLOCK: tl.constexpr):
+def swiglu_backward_kernel(both, stride, d_out, d_both, width, BLOCK: tl.constexpr):
+    """One block of a row: the gradients of gate and up."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
@@ -112,6 +117,7 @@ def routed_part(wide, stride, row, here, mask, rank, b, out, column, inside, fir
 def add_routed_kernel(
     wide, stride, mask, rank, b, out, reach, rows, TILE: tl.constexpr, ROWS: tl.constexpr, RANKS: tl.constexpr
 ):
+    """A tile of rows and outputs: adds what the rows' adapters contribute."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None].to(tl.int64)
     column = tl.program_id(1) * TILE + tl.arange(0, TILE)[None, :]
     here, inside = row < rows, column < out
@@ -123,10 +129,11 @@ def add_routed_kernel(
 
 
 @triton.jit
-def gate_routed_kernel(
+def swiglu_routed_kernel(
     wide, stride, mask, rank, b, result, rows, width, first, middle, last,
     TILE: tl.constexpr, ROWS: tl.constexpr, RANKS: tl.constexpr,
 ):  # fmt: skip
+    """A tile of rows and outputs: adds the adapters' parts to gate and up, then silu(gate) · up."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None].to(tl.int64)
     column = tl.program_id(1) * TILE + tl.arange(0, TILE)[None, :]
     here, inside, out = row < rows, column < width, 2 * width
@@ -158,6 +165,7 @@ def add_norm(
 def add_norm_backward(
     total: Tensor, rstd: Tensor, weight: Tensor, d_out: Tensor, d_total: Tensor
 ) -> tuple[Tensor, Tensor]:
+    """The gradients of `add_norm` by the stream and by what was added to it."""
     rows, width = total.shape
     d_stream, d_delta = torch.empty_like(total), torch.empty_like(d_out)
     block = triton.next_power_of_2(width)
@@ -165,30 +173,33 @@ def add_norm_backward(
     return d_stream, d_delta
 
 
-def turn(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, turned: int, *, back: bool = False) -> Tensor:
-    """x [M, heads · d], its first heads turned by the angle of each row's position (or back again), the others copied."""
+def apply_rotary(
+    x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, rotated: int, *, inverse: bool = False
+) -> Tensor:
+    """x [M, heads · d], its first heads rotated by the angle of each row's position (or back again), the others copied."""
     half = cos.shape[1]
     heads = x.shape[1] // (2 * half)
     out = x.new_empty(x.shape)
     blocks = {"HEADS": triton.next_power_of_2(heads), "HALF": triton.next_power_of_2(half)}
-    turn_kernel[(len(x),)](
-        x, x.stride(0), positions, cos, sin, out, heads, turned, half, -1.0 if back else 1.0, **blocks
+    rotary_kernel[(len(x),)](
+        x, x.stride(0), positions, cos, sin, out, heads, rotated, half, -1.0 if inverse else 1.0, **blocks
     )
     return out
 
 
-def gate(both: Tensor) -> Tensor:
+def swiglu(both: Tensor) -> Tensor:
     """silu(gate) · up of both [M, 2F]."""
     rows, width = both.shape[0], both.shape[1] // 2
     out = both.new_empty(rows, width)
-    gate_kernel[(rows, triton.cdiv(width, WIDE))](both, both.stride(0), out, width, BLOCK=WIDE)
+    swiglu_kernel[(rows, triton.cdiv(width, WIDE))](both, both.stride(0), out, width, BLOCK=WIDE)
     return out
 
 
-def gate_backward(both: Tensor, d_out: Tensor) -> Tensor:
+def swiglu_backward(both: Tensor, d_out: Tensor) -> Tensor:
+    """The gradient of `swiglu` by its input [M, 2F]."""
     rows, width = d_out.shape
     d_both = both.new_empty(rows, 2 * width)
-    gate_backward_kernel[(rows, triton.cdiv(width, WIDE))](both, both.stride(0), d_out, d_both, width, BLOCK=WIDE)
+    swiglu_backward_kernel[(rows, triton.cdiv(width, WIDE))](both, both.stride(0), d_out, d_both, width, BLOCK=WIDE)
     return d_both
 
 
@@ -202,13 +213,13 @@ def add_routed(wide: Tensor, mask: Tensor, b: Tensor, reach: Tensor, tile: int) 
     )  # fmt: skip
 
 
-def gate_routed(wide: Tensor, mask: Tensor, b: Tensor, gated: int) -> Tensor:
+def swiglu_routed(wide: Tensor, mask: Tensor, b: Tensor, gated: int) -> Tensor:
     """silu(gate) · up of wide [M, 2F + ranks], after adding (A x · mask) B as `add_routed` does: the first `gated` ranks
     reach the gate alone, the others `up` alone."""
     rows, width = len(wide), b.shape[1] // 2
     result = wide.new_empty(rows, width)
     block = STEP_ROWS if rows <= GATE_ROWS else GATE_ROWS
-    gate_routed_kernel[(triton.cdiv(rows, block), triton.cdiv(width, GATE_TILE))](
+    swiglu_routed_kernel[(triton.cdiv(rows, block), triton.cdiv(width, GATE_TILE))](
         wide, wide.stride(0), mask, mask.shape[1], b, result, rows, width, 0, gated, len(b),
         TILE=GATE_TILE, ROWS=block, RANKS=ranks_of(wide),
     )  # fmt: skip

@@ -23,12 +23,12 @@ from torch import Tensor
 from marft.models.attention import ragged
 
 WIDTH = array("I").itemsize
-Sequenced = tuple[int | None, tuple[int, ...]]  # an adapter (None: the base alone), and tokens
+AdapterTokens = tuple[int | None, tuple[int, ...]]  # an adapter (None: the base alone), and tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """S sequences as a row of T distinct tokens; all on the host. Sequences in `ordered` order share the most."""
+    """S sequences as a row of T distinct tokens; all on the host. Sequences in `sharing_order` order share the most."""
 
     ids: Tensor  # [T]
     positions: Tensor  # [T]
@@ -37,19 +37,19 @@ class Layout:
     origin: Tensor  # [Σ lengths] the row's token at each place of each sequence
 
     @classmethod
-    def of(cls, sequences: Sequence[Sequenced], *, worth: float = 0.0) -> Layout:
+    def of(cls, sequences: Sequence[AdapterTokens], *, worth: float = 0.0) -> Layout:
         """A sequence shares nothing with the one before where that would spare less than `worth` of its tokens."""
         lengths = torch.tensor([len(ids) for _, ids in sequences])
-        common = in_common(sequences)
+        common = shared_prefix_lengths(sequences)
         common = torch.where(common < worth * lengths, 0, common)
         new = [ids[old:] for (_, ids), old in zip(sequences, common.tolist(), strict=True)]
         sequence, place = ragged(lengths - common)
         return cls(
-            ids=flatten(new),
+            ids=concatenate(new),
             positions=place + common[sequence],
             lengths=lengths,
             common=common,
-            origin=standing(lengths, common),
+            origin=row_indices(lengths, common),
         )
 
     @property
@@ -64,16 +64,17 @@ class Layout:
 
     @property
     def shares(self) -> bool:
+        """Whether any token of the row stands in more than one sequence."""
         return len(self.ids) < len(self.origin)
 
 
-def ordered(sequences: Sequence[Sequenced]) -> list[int]:
+def sharing_order(sequences: Sequence[AdapterTokens]) -> list[int]:
     """Sequences by adapter (the base alone last) and then by tokens: neighbours have as much in common as any two do."""
-    keys = [(adapter is None, adapter or 0, sortable(ids)) for adapter, ids in sequences]
+    keys = [(adapter is None, adapter or 0, sort_key(ids)) for adapter, ids in sequences]
     return sorted(range(len(keys)), key=keys.__getitem__)
 
 
-def sortable(ids: tuple[int, ...]) -> bytes:
+def sort_key(ids: tuple[int, ...]) -> bytes:
     """WIDTH bytes a token, in the same order as the tokens: comparing them costs much less than comparing tuples."""
     numbers = array("I", ids)
     if sys.byteorder == "little":
@@ -81,14 +82,14 @@ def sortable(ids: tuple[int, ...]) -> bytes:
     return numbers.tobytes()
 
 
-def in_common(sequences: Sequence[Sequenced]) -> Tensor:
+def shared_prefix_lengths(sequences: Sequence[AdapterTokens]) -> Tensor:
     """[S] how many first tokens each sequence shares with the one before, if that one has the same adapter."""
-    packed = [(adapter, sortable(ids)) for adapter, ids in sequences]
-    found = [agreeing(one, other) if a == b else 0 for (a, one), (b, other) in pairwise(packed)]
+    packed = [(adapter, sort_key(ids)) for adapter, ids in sequences]
+    found = [common_prefix_length(one, other) if a == b else 0 for (a, one), (b, other) in pairwise(packed)]
     return torch.tensor([0, *found])
 
 
-def agreeing(one: bytes, other: bytes) -> int:
+def common_prefix_length(one: bytes, other: bytes) -> int:
     """How many first tokens are the same, by bisection: comparing bytes is far quicker than a loop over tokens."""
     low, high = 0, min(len(one), len(other)) // WIDTH
     while low < high:
@@ -100,7 +101,7 @@ def agreeing(one: bytes, other: bytes) -> int:
     return low
 
 
-def standing(lengths: Tensor, common: Tensor) -> Tensor:
+def row_indices(lengths: Tensor, common: Tensor) -> Tensor:
     """[Σ lengths] where in the row each place of each sequence stands: what is common, where it stood before."""
     found = np.empty(int(lengths.sum()), dtype=np.int64)
     before = here = row = 0
@@ -111,7 +112,7 @@ def standing(lengths: Tensor, common: Tensor) -> Tensor:
     return torch.from_numpy(found)
 
 
-def flatten(sequences: Sequence[tuple[int, ...]]) -> Tensor:
+def concatenate(sequences: Sequence[tuple[int, ...]]) -> Tensor:
     """All tokens end to end."""
     joined = bytearray(b"".join(array("q", ids).tobytes() for ids in sequences))
     return torch.frombuffer(joined, dtype=torch.int64)

@@ -15,9 +15,9 @@ from jinja2 import TemplateError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from marft.models.quiet import quiet
 from marft.models.registry import resolve
-from marft.models.suitability import check_config, not_causal
+from marft.models.suitability import check_config, explain_not_causal
+from marft.models.transformers_logging import silence_transformers
 from marft.types import MarftError, Message
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -38,21 +38,22 @@ class Loaded:
 
 
 def load(name: str, device: str, dtype: str) -> Loaded:
+    """The base model `name` with its tokenizer, frozen, checked and on the device."""
     where = pick_device(device)
     precision = pick_dtype(dtype, where)
     source = resolve(name)
-    with quiet():
-        tokenizer, model = read(name, source, precision)
+    with silence_transformers():
+        tokenizer, model = read_files(name, source, precision)
     if not tokenizer.chat_template:
         raise MarftError(
             f"model {name} has no chat template, so agents cannot be told their roles: use an instruct/chat model"
         )
     rows = model.get_input_embeddings().weight.shape[0]
-    if (highest := highest_id(tokenizer)) >= rows:
+    if (highest := highest_token_id(tokenizer)) >= rows:
         raise MarftError(
             f"model {name} knows {rows} tokens, but its tokenizer writes token {highest}: the two do not belong together"
         )
-    end_ids = turn_ends(tokenizer, model)
+    end_ids = end_of_turn_ids(tokenizer, model)
     if not end_ids:
         raise MarftError(
             f"model {name} has no end-of-turn token, so no turn would ever end: use an instruct/chat model"
@@ -93,6 +94,7 @@ def pick_device(device: str) -> torch.device:
 
 
 def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 on CUDA and float32 elsewhere."""
     if dtype == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     if dtype not in DTYPES:
@@ -100,11 +102,11 @@ def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
     return DTYPES[dtype]
 
 
-def read(name: str, source: str, dtype: torch.dtype) -> tuple[Any, Any]:
+def read_files(name: str, source: str, dtype: torch.dtype) -> tuple[Any, Any]:
     """The tokenizer and the model from a folder or the hub; a failure of either is one line."""
     local = Path(source).is_dir()
     # trust_remote_code=False also keeps transformers from asking a question on the terminal.
-    options: dict[str, Any] = {"local_files_only": local or not hub_answers(source), "trust_remote_code": False}
+    options: dict[str, Any] = {"local_files_only": local or not is_hub_reachable(source), "trust_remote_code": False}
     causal: Any = AutoModelForCausalLM  # its annotations know no loading report
     settings: Any = None
     try:
@@ -115,14 +117,14 @@ def read(name: str, source: str, dtype: torch.dtype) -> tuple[Any, Any]:
     except MarftError:
         raise
     except Exception as error:  # a spoilt tokenizer.json raises nothing narrower
-        raise MarftError(explain(name, local, error, settings)) from error
+        raise MarftError(explain_failure(name, local, error, settings)) from error
     if missing := sorted(report["missing_keys"]):
         # transformers fills the gaps with random numbers, which is how an encoder passes for a causal model
         raise MarftError(f"model {name} is not a whole causal language model: {missing[0]} is missing")
     return tokenizer, model
 
 
-def hub_answers(name: str) -> bool:
+def is_hub_reachable(name: str) -> bool:
     """One short question instead of transformers' retries, which take most of a minute to find that the hub is away."""
     try:
         HfApi().model_info(name, timeout=HUB_TIMEOUT)
@@ -131,11 +133,11 @@ def hub_answers(name: str) -> bool:
     return True
 
 
-def explain(name: str, local: bool, error: Exception, settings: Any = None) -> str:
+def explain_failure(name: str, local: bool, error: Exception, settings: Any = None) -> str:
     """One line for what transformers raised."""
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if "Unrecognized configuration class" in reason:
-        return not_causal(name, settings)
+        return explain_not_causal(name, settings)
     if "custom code" in reason:
         return f"model {name} brings its own code, which is never run: use a model of a family that transformers has"
     if local or not isinstance(error, OSError):
@@ -143,7 +145,7 @@ def explain(name: str, local: bool, error: Exception, settings: Any = None) -> s
     return f"cannot load model {name!r} ({reason}): give a folder (model=DIR) or connect to the Hugging Face hub"
 
 
-def highest_id(tokenizer: PreTrainedTokenizerBase) -> int:
+def highest_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
     """Of the ordinary tokens and those of a prompt. Some tokenizers have special ones beyond, which nothing ever writes."""
     try:
         prompt = render(tokenizer, [Message(role="system", content="Add."), Message(role="user", content="1 + 1")])
@@ -152,7 +154,7 @@ def highest_id(tokenizer: PreTrainedTokenizerBase) -> int:
     return max(int(tokenizer.vocab_size) - 1, *prompt, -1)
 
 
-def turn_ends(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
+def end_of_turn_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
     """What the tokenizer and the generation settings name, and the usual chat markers where they are special tokens.
 
     The padding token is never asked for: it ends a turn only where it is also one of these.
@@ -184,17 +186,17 @@ def fingerprint(model: nn.Module) -> str:
 def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[int, ...]:
     """The prompt that asks for the next turn. The template writes the special tokens itself, so encoding adds none."""
     try:
-        text = fill(tokenizer, messages)
+        text = fill_template(tokenizer, messages)
     except TemplateError:  # some templates refuse a system role
         try:
-            text = fill(tokenizer, without_system(messages))
+            text = fill_template(tokenizer, merge_system_message(messages))
         except TemplateError as error:
             roles = ", ".join(message.role for message in messages)
             raise MarftError(f"the model's chat template refuses messages of the roles {roles}: {error}") from error
     return tuple(tokenizer.encode(text, add_special_tokens=False))
 
 
-def spell(tokenizer: PreTrainedTokenizerBase, sequences: Sequence[Sequence[int]]) -> list[str]:
+def decode_texts(tokenizer: PreTrainedTokenizerBase, sequences: Sequence[Sequence[int]]) -> list[str]:
     """What each sequence of tokens says, special tokens left out. The Rust library decodes all of them at once, where
     transformers would go through them token by token."""
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
@@ -203,12 +205,13 @@ def spell(tokenizer: PreTrainedTokenizerBase, sequences: Sequence[Sequence[int]]
     return list(backend.decode_batch([list(ids) for ids in sequences], skip_special_tokens=True))
 
 
-def fill(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
-    chat = [{"role": message.role, "content": disarm(tokenizer, message.content)} for message in messages]
+def fill_template(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
+    """The text that the model's chat template makes of messages."""
+    chat = [{"role": message.role, "content": break_special_tokens(tokenizer, message.content)} for message in messages]
     return str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
 
 
-def disarm(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
+def break_special_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
     """Text of tasks and agents may spell a special token, and so end its own turn: a space breaks the spelling."""
     for token in tokenizer.added_tokens_decoder.values():
         if token.special and token.content in text:
@@ -216,7 +219,7 @@ def disarm(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
     return text
 
 
-def without_system(messages: Sequence[Message]) -> list[Message]:
+def merge_system_message(messages: Sequence[Message]) -> list[Message]:
     """The system text in front of the first user message, or as one where no user has spoken."""
     system = [message.content for message in messages if message.role == "system"]
     rest = [message for message in messages if message.role != "system"]

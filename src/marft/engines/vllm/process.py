@@ -10,8 +10,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from marft.engines.vllm.editions import Edition
-from marft.engines.vllm.engine import Said
+from marft.engines.vllm.adapter_versions import AdapterVersion
+from marft.engines.vllm.engine import SampledTokens
 from marft.models.registry import resolve
 from marft.models.team import TeamModel
 from marft.types import MarftError, Request
@@ -34,22 +34,35 @@ class Process:
         self.longest = team.longest
         self.settled = settled
         self.ends = sorted(team.end_ids)
-        self.engine = start(team, slots=slots, memory=memory)
-        self.asked: dict[str, asyncio.Future[Said]] = {}
+        self.engine = start_engine(team, slots=slots, memory=memory)
+        self.asked: dict[str, asyncio.Future[SampledTokens]] = {}
         self.ids = map(str, count())
         self.driver: asyncio.Task[None] | None = None
 
-    async def load(self, edition: Edition) -> None:
-        self.engine.add_lora(lora(edition))
+    def close(self) -> None:
+        """Shuts vLLM down, which fails whoever still waits for it."""
+        if self.engine in RUNNING:
+            RUNNING.remove(self.engine)
+            self.engine.engine_core.shutdown()
+        waiting, self.asked = self.asked, {}
+        for asked in waiting.values():
+            if not asked.done():
+                asked.set_exception(RuntimeError("the engine is closed"))
 
-    async def drop(self, edition: Edition) -> None:
-        self.engine.remove_lora(edition.number)
+    async def load(self, adapter_version: AdapterVersion) -> None:
+        """Have vLLM read the adapter into one of its slots."""
+        self.engine.add_lora(lora_request(adapter_version))
 
-    async def complete(self, request: Request, edition: Edition | None, limit: int) -> Said:
-        asked: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
+    async def drop(self, adapter_version: AdapterVersion) -> None:
+        """Free the adapter's slot."""
+        self.engine.remove_lora(adapter_version.number)
+
+    async def complete(self, request: Request, adapter_version: AdapterVersion | None, limit: int) -> SampledTokens:
+        """Add the request to vLLM's batch and wait for its output."""
+        asked: asyncio.Future[SampledTokens] = asyncio.get_running_loop().create_future()
         name = next(self.ids)
         [prompt] = self.engine.renderer.render_cmpl([{"prompt_token_ids": list(request.prompt_ids)}])
-        adapter = None if edition is None else lora(edition)
+        adapter = None if adapter_version is None else lora_request(adapter_version)
         self.engine.add_request(name, prompt, self._params(request, limit), lora_request=adapter)
         self.asked[name] = asked
         if self.driver is None or self.driver.done():
@@ -70,7 +83,7 @@ class Process:
                 for answer in self.engine.step():
                     asked = self.asked.pop(answer.request_id, None)
                     if asked is not None and not asked.done():
-                        asked.set_result(said(answer.outputs[0]))
+                        asked.set_result(read_output(answer.outputs[0]))
         except BaseException as error:
             waiting, self.asked = self.asked, {}
             self.engine.abort_request(list(waiting))
@@ -99,7 +112,8 @@ class Process:
         )
 
 
-def start(team: TeamModel, *, slots: int, memory: float) -> Any:
+def start_engine(team: TeamModel, *, slots: int, memory: float) -> Any:
+    """vLLM's engine on the team's base model; one that runs already is shut down."""
     device = team.device
     if device.type == "mps":
         raise MarftError("engine.name: vLLM does not run on Apple's GPU: use engine.name=local, or device=cpu")
@@ -122,7 +136,7 @@ def start(team: TeamModel, *, slots: int, memory: float) -> Any:
             RUNNING.append(
                 LLMEngine.from_engine_args(
                     EngineArgs(
-                        model=folder_of(team.name),
+                        model=model_folder(team.name),
                         dtype=str(team.model.dtype).removeprefix("torch."),
                         max_model_len=team.longest,
                         max_num_seqs=slots,
@@ -131,7 +145,7 @@ def start(team: TeamModel, *, slots: int, memory: float) -> Any:
                         logprobs_mode="processed_logprobs",  # of the distribution that was drawn from
                         disable_log_stats=True,
                         use_tqdm_on_load=False,
-                        **room_of(team),
+                        **lora_options(team),
                     )
                 )
             )
@@ -141,18 +155,18 @@ def start(team: TeamModel, *, slots: int, memory: float) -> Any:
     return RUNNING[-1]
 
 
-def room_of(team: TeamModel) -> dict[str, Any]:
+def lora_options(team: TeamModel) -> dict[str, Any]:
     """Slots for the adapters, and one more for the base alone."""
     room: dict[str, Any] = {}
     if team.agents:
         ranks = [team.lora.specs[name].rank for name in team.agents]
-        room = {"enable_lora": True, "max_loras": len(ranks) + 1, "max_lora_rank": room_for(max(ranks))}
+        room = {"enable_lora": True, "max_loras": len(ranks) + 1, "max_lora_rank": padded_rank(max(ranks))}
     if team.device.type == "cpu":  # a seeded request whose prompt is read in two parts fails there
         room |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(2048, team.longest)}
     return room
 
 
-def folder_of(model: str) -> str:
+def model_folder(model: str) -> str:
     """Where the base was read from, so that vLLM reads the very same files, with or without a connection."""
     source = resolve(model)
     if Path(source).is_dir():
@@ -162,7 +176,8 @@ def folder_of(model: str) -> str:
     return str(snapshot_download(source, local_files_only=True))
 
 
-def room_for(rank: int) -> int:
+def padded_rank(rank: int) -> int:
+    """The smallest of vLLM's ranks that is enough."""
     fitting = [room for room in RANKS if room >= rank]
     if not fitting:
         raise MarftError(
@@ -171,15 +186,19 @@ def room_for(rank: int) -> int:
     return fitting[0]
 
 
-def lora(edition: Edition) -> Any:
+def lora_request(adapter_version: AdapterVersion) -> Any:
+    """vLLM's name for an adapter version."""
     from vllm.lora.request import LoRARequest
 
-    return LoRARequest(lora_name=edition.name, lora_int_id=edition.number, lora_path=str(edition.folder))
+    return LoRARequest(
+        lora_name=adapter_version.name, lora_int_id=adapter_version.number, lora_path=str(adapter_version.folder)
+    )
 
 
-def said(output: Any) -> Said:
+def read_output(output: Any) -> SampledTokens:
+    """The sampled tokens of a finished request."""
     ids = tuple(int(token) for token in output.token_ids)
-    return Said(
+    return SampledTokens(
         token_ids=ids,
         logprobs=tuple(float(found[token].logprob) for token, found in zip(ids, output.logprobs, strict=True)),
         stop=output.stop_reason if isinstance(output.stop_reason, str) else None,

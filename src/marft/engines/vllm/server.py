@@ -11,17 +11,17 @@ import json
 import math
 import os
 import weakref
-from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import httpx2
 
-from marft.engines.openai import complaint, one_line
+from marft.engines.connections import Connections
+from marft.engines.openai import error_message, one_line
 from marft.engines.secret import Secret
-from marft.engines.vllm.editions import Edition
-from marft.engines.vllm.engine import ROUNDING, Said
+from marft.engines.vllm.adapter_versions import AdapterVersion
+from marft.engines.vllm.engine import ROUNDING, SampledTokens
 from marft.models.team import TeamModel
 from marft.types import MarftError, Request, SpeechError
 
@@ -35,7 +35,7 @@ CERTAIN = -1e-6  # log-prob of the only choice, up to rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ServedModel:
     """What runs at a URL: the base model's name there, and the most tokens of a sequence."""
 
     url: str  # without /v1
@@ -45,27 +45,18 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class HttpAnswer:
     """All of one."""
 
     status: int
     body: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """What the requests of one event loop share. Connections belong to a loop and end with it."""
-
-    client: httpx2.AsyncClient
-    seats: asyncio.Semaphore
-    keeper: AsyncGenerator[None]
-
-
-class NoAnswer(Exception):
+class NoAnswerError(Exception):
     """Why nothing that can be read has come, in a few words."""
 
 
-def secret_for(url: str) -> Secret:
+def read_secret(url: str) -> Secret:
     """The key, if there is one. It goes to no other machine in clear text."""
     secret = Secret(KEY if os.environ.get(KEY, "").strip() else None, url, "engine.url")
     secret.scrub_logs("httpx2", "httpcore2.http11")
@@ -78,20 +69,22 @@ def secret_for(url: str) -> Secret:
 
 
 def is_loopback(host: str) -> bool:
+    """Whether the host is this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 
 
-def headers(secret: Secret) -> dict[str, str]:
+def request_headers(secret: Secret) -> dict[str, str]:
+    """With the key, and asking for an answer that is not compressed."""
     return {"Accept-Encoding": "identity", **secret.headers()}
 
 
-async def exchange(
+async def send_request(
     client: httpx2.AsyncClient, method: str, url: str, body: object, patience: float, secret: Secret
-) -> Answer:
-    """All of what is answered, or NoAnswer, which never quotes the key."""
+) -> HttpAnswer:
+    """All of what is answered, or NoAnswerError, which never quotes the key."""
     data = bytearray()
     try:
         async with (
@@ -101,29 +94,30 @@ async def exchange(
             async for chunk in response.aiter_bytes():
                 data += chunk
                 if len(data) > LARGEST:
-                    raise NoAnswer(f"its answer is longer than {LARGEST >> 20} MB")
+                    raise NoAnswerError(f"its answer is longer than {LARGEST >> 20} MB")
     except TimeoutError:
-        raise NoAnswer(f"no whole answer within {patience:g} s") from None
+        raise NoAnswerError(f"no whole answer within {patience:g} s") from None
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:  # from none: the library's ones know the request's headers
-        raise NoAnswer(one_line(secret.scrub(str(error))) or type(error).__name__) from None
-    return Answer(status=response.status_code, body=bytes(data))
+        raise NoAnswerError(one_line(secret.scrub(str(error))) or type(error).__name__) from None
+    return HttpAnswer(status=response.status_code, body=bytes(data))
 
 
-def mistake_of(answer: Answer, secret: Secret) -> str:
+def describe_refusal(answer: HttpAnswer, secret: Secret) -> str:
+    """Why a request was refused, in one line without the key."""
     if answer.status in (401, 403):
         return f"HTTP {answer.status}: it asks for another key; set {KEY} to the one it was started with"
-    return f"HTTP {answer.status}: {one_line(secret.scrub(complaint(answer.body)))}"
+    return f"HTTP {answer.status}: {one_line(secret.scrub(error_message(answer.body)))}"
 
 
 # --- whether there is one ---------------------------------------------------------------------------------------------
-def find(url: str) -> Served:
+def find_server(url: str) -> ServedModel:
     """The server at `url`, which must answer, and give log-probs of the distribution it draws from."""
     base = url.rstrip("/").removesuffix("/v1")
-    secret = secret_for(base)
+    secret = read_secret(base)
     try:
         with ThreadPoolExecutor(1) as other:  # in this thread, as in a notebook's, an event loop may be running
             served, logprob = other.submit(asyncio.run, probe(base, secret)).result()
-    except NoAnswer as error:
+    except NoAnswerError as error:
         raise MarftError(
             f"engine.url: no vLLM server answers at {url} ({error}); start one with {START}, and set {KEY} here too"
         ) from None
@@ -139,25 +133,25 @@ def find(url: str) -> Served:
     return served
 
 
-async def probe(base: str, secret: Secret) -> tuple[Served, float]:
+async def probe(base: str, secret: Secret) -> tuple[ServedModel, float]:
     """What is served, and the log-prob of a token that is the only choice."""
-    async with httpx2.AsyncClient(timeout=SHORT, trust_env=False, headers=headers(secret)) as client:
+    async with httpx2.AsyncClient(timeout=SHORT, trust_env=False, headers=request_headers(secret)) as client:
 
         async def ask(method: str, path: str, body: object = None) -> bytes:
-            answer = await exchange(client, method, f"{base}{path}", body, SHORT, secret)
+            answer = await send_request(client, method, f"{base}{path}", body, SHORT, secret)
             if answer.status != 200:
-                raise NoAnswer(mistake_of(answer, secret))
+                raise NoAnswerError(describe_refusal(answer, secret))
             return answer.body
 
-        model, longest = card_of(await ask("GET", "/v1/models"))
+        model, longest = read_model_card(await ask("GET", "/v1/models"))
         only = {"model": model, "prompt": [1], "max_tokens": 1, "temperature": 1.0, "top_k": 1, **ALWAYS}
-        [logprob] = read(await ask("POST", "/v1/completions", only), ()).logprobs
-    return Served(url=base, model=model, longest=longest, secret=secret), logprob
+        [logprob] = read_completion(await ask("POST", "/v1/completions", only), ()).logprobs
+    return ServedModel(url=base, model=model, longest=longest, secret=secret), logprob
 
 
-def card_of(body: bytes) -> tuple[str, int]:
+def read_model_card(body: bytes) -> tuple[str, int]:
     """The name of the base model, and the most tokens of a sequence."""
-    match parse(body):
+    match parse_json(body):
         case {"data": [*cards]}:
             for card in cards:
                 match card:
@@ -166,14 +160,16 @@ def card_of(body: bytes) -> tuple[str, int]:
     raise ValueError("no base model")
 
 
-def parse(body: bytes) -> Any:
+def parse_json(body: bytes) -> Any:
+    """JSON from a stranger: ValueError for whatever Python cannot read."""
     try:
-        return json.loads(body, parse_int=bounded)
+        return json.loads(body, parse_int=parse_bounded_int)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
-def bounded(digits: str) -> int:
+def parse_bounded_int(digits: str) -> int:
+    """An integer of at most 20 digits."""
     if len(digits) > 20:
         raise ValueError("a number of more digits than any has")
     return int(digits)
@@ -195,21 +191,21 @@ ALWAYS = {
 class Server:
     """The backend behind a URL. As many requests as `slots` are under way at once."""
 
-    def __init__(self, team: TeamModel, served: Served, *, slots: int) -> None:
-        self.served, self.slots = served, slots
-        self.longest = served.longest
+    def __init__(self, team: TeamModel, served: ServedModel, *, slots: int) -> None:
+        self.served, self.longest = served, served.longest
         self.ends = sorted(team.end_ids)
         self.adapters, self.rank = (
             len(team.agents),
             max([team.lora.specs[name].rank for name in team.agents], default=0),
         )
-        self.clients: dict[asyncio.AbstractEventLoop, Line] = {}
+        self.connections = Connections(self._make_client, slots)
         self.loaded: list[str] = []
         self.unwanted: list[str] = []  # of these
-        weakref.finalize(self, leave, served, self.loaded)
+        self._leave = weakref.finalize(self, unload_adapters, served, self.loaded)
 
-    async def load(self, edition: Edition) -> None:
-        body = {"lora_name": edition.name, "lora_path": str(edition.folder)}
+    async def load(self, adapter_version: AdapterVersion) -> None:
+        """Have the server load an adapter version from its folder."""
+        body = {"lora_name": adapter_version.name, "lora_path": str(adapter_version.folder)}
         answer = await self._post("/v1/load_lora_adapter", body)
         if answer.status != 200:
             raise MarftError(
@@ -217,11 +213,11 @@ class Server:
                 f"with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora, --max-loras {self.adapters + 1} and "
                 f"--max-lora-rank {self.rank} or more"
             )
-        self.loaded.append(edition.name)
+        self.loaded.append(adapter_version.name)
 
-    async def drop(self, edition: Edition) -> None:
+    async def drop(self, adapter_version: AdapterVersion) -> None:
         """What it does not let go of now is tried again with the next."""
-        self.unwanted.append(edition.name)
+        self.unwanted.append(adapter_version.name)
         refused = None
         for name in list(self.unwanted):
             answer = await self._post("/v1/unload_lora_adapter", {"lora_name": name})
@@ -234,10 +230,11 @@ class Server:
         if refused is not None:
             raise SpeechError(f"vLLM at {self.served.url} answers {refused.status}: {self._complaint(refused)}")
 
-    async def complete(self, request: Request, edition: Edition | None, limit: int) -> Said:
+    async def complete(self, request: Request, adapter_version: AdapterVersion | None, limit: int) -> SampledTokens:
+        """The server's completion; SpeechError where it gives none."""
         sampling = request.sampling
         body = {
-            "model": self.served.model if edition is None else edition.name,
+            "model": self.served.model if adapter_version is None else adapter_version.name,
             "prompt": list(request.prompt_ids),
             "max_tokens": limit,
             "temperature": sampling.temperature,
@@ -252,50 +249,38 @@ class Server:
         if answer.status != 200:
             raise SpeechError(f"vLLM at {self.served.url} answers {answer.status}: {self._complaint(answer)}")
         try:
-            return read(answer.body, sampling.stop)
+            return read_completion(answer.body, sampling.stop)
         except ValueError as error:
             raise SpeechError(f"vLLM at {self.served.url} gives no whole answer: {one_line(str(error))}") from None
 
-    async def _post(self, path: str, body: dict[str, Any]) -> Answer:
-        line = await self._line()
-        async with line.seats:
+    async def _post(self, path: str, body: dict[str, Any]) -> HttpAnswer:
+        connection = await self.connections.get()
+        async with connection.permits:
             try:
-                return await exchange(
-                    line.client, "POST", f"{self.served.url}{path}", body, PATIENCE, self.served.secret
+                return await send_request(
+                    connection.client, "POST", f"{self.served.url}{path}", body, PATIENCE, self.served.secret
                 )
-            except NoAnswer as error:
+            except NoAnswerError as error:
                 raise SpeechError(f"vLLM at {self.served.url} is away: {error}") from None
 
-    def _complaint(self, answer: Answer) -> str:
-        return one_line(self.served.secret.scrub(complaint(answer.body)))
+    def _complaint(self, answer: HttpAnswer) -> str:
+        return one_line(self.served.secret.scrub(error_message(answer.body)))
 
-    async def _line(self) -> Line:
-        loop = asyncio.get_running_loop()
-        if loop not in self.clients:
-            limits = httpx2.Limits(max_connections=self.slots, max_keepalive_connections=self.slots)
-            client = httpx2.AsyncClient(
-                timeout=httpx2.Timeout(None, connect=CONNECT),
-                limits=limits,
-                trust_env=False,
-                headers=headers(self.served.secret),
-            )
-            keeper = self._keep(loop, client)
-            self.clients[loop] = Line(client=client, seats=asyncio.Semaphore(self.slots), keeper=keeper)
-            await anext(keeper)
-        return self.clients[loop]
+    def close(self) -> None:
+        """Takes our adapters off the server, which goes on without us."""
+        self.connections.close()
+        self._leave()
 
-    async def _keep(self, loop: asyncio.AbstractEventLoop, client: httpx2.AsyncClient) -> AsyncGenerator[None]:
-        """At its end `asyncio.run` closes the generators that are still open: the last moment to close connections."""
-        try:
-            yield
-        finally:
-            del self.clients[loop]
-            await client.aclose()
+    def _make_client(self, limits: httpx2.Limits) -> httpx2.AsyncClient:
+        timeout = httpx2.Timeout(None, connect=CONNECT)
+        return httpx2.AsyncClient(
+            timeout=timeout, limits=limits, trust_env=False, headers=request_headers(self.served.secret)
+        )
 
 
-def read(body: bytes, stop: tuple[str, ...]) -> Said:
+def read_completion(body: bytes, stop: tuple[str, ...]) -> SampledTokens:
     """What a completion says; ValueError, with a few words, where that is not all of it."""
-    match parse(body):
+    match parse_json(body):
         case {"choices": [{"token_ids": [*ids], "logprobs": {"token_logprobs": [*logprobs]}} as choice, *_]}:
             pass
         case _:
@@ -305,17 +290,17 @@ def read(body: bytes, stop: tuple[str, ...]) -> Said:
     if not all(type(token) is int for token in ids) or not all(type(each) in (int, float) for each in logprobs):
         raise ValueError("a token id or a log-prob is no number")
     reason = choice.get("stop_reason")
-    return Said(
+    return SampledTokens(
         token_ids=tuple(ids),
         logprobs=tuple(map(float, logprobs)),
         stop=reason if isinstance(reason, str) and reason in stop else None,
     )
 
 
-def leave(served: Served, loaded: list[str]) -> None:
+def unload_adapters(served: ServedModel, loaded: list[str]) -> None:
     """Take our adapters off a server that goes on without us."""
     try:
-        with httpx2.Client(timeout=2.0, trust_env=False, headers=headers(served.secret)) as client:
+        with httpx2.Client(timeout=2.0, trust_env=False, headers=request_headers(served.secret)) as client:
             for name in loaded:
                 with client.stream("POST", f"{served.url}/v1/unload_lora_adapter", json={"lora_name": name}):
                     pass  # whatever it says, nobody hears it

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from marft.models.attention import Packed
+from marft.models.attention import PackedAttention
 from marft.models.layout import Layout
 
 GROW = 64  # the cache grows in steps of this many positions
 
 
-class Cache:
+class KVCache:
     """Keys and values [slots, heads, positions, d] of every layer, made when the first keys come.
 
     In fp32 the positions of keys lie side by side in memory, as a step's product reads them.
@@ -26,15 +26,17 @@ class Cache:
         self.values: dict[int, Tensor] = {}
 
     def reserve(self, positions: int) -> None:
+        """Room for this many positions in every slot; what is there is kept."""
         if positions <= self.positions:
             return
-        before, self.positions = self.positions, rounded(positions, GROW)
+        before, self.positions = self.positions, round_up(positions, GROW)
         for layer in self.keys:  # one after another, so that little is held twice
             old = self.keys[layer], self.values[layer]
             self.keys[layer], self.values[layer] = self._make(old[0])
             self.keys[layer][:, :, :before], self.values[layer][:, :, :before] = old
 
     def layer(self, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        """One layer's keys and values, made like `like` when first asked for."""
         if layer not in self.keys:
             self.keys[layer], self.values[layer] = self._make(like)
         return self.keys[layer], self.values[layer]
@@ -47,6 +49,7 @@ class Cache:
         return torch.zeros_like(values), values
 
     def move(self, to: Sequence[int], origin: Sequence[int]) -> None:
+        """Copy slots `origin` into slots `to`."""
         for side in (self.keys, self.values):
             for tensor in side.values():
                 tensor[to] = tensor[origin]
@@ -58,7 +61,7 @@ class Cache:
                 tensor[list(slots)] = 0.0
 
 
-class Prefill:
+class PrefillAttention:
     """Attention over the prompts of one pass, which leaves their keys and values in the cache: prompt `source[j]` in
     slot j.
 
@@ -66,7 +69,7 @@ class Prefill:
     grid [S, L] of whole prompts; right-padding needs no mask, since a causal query never looks right.
     """
 
-    def __init__(self, layout: Layout, cache: Cache, slots: slice, source: Tensor) -> None:
+    def __init__(self, layout: Layout, cache: KVCache, slots: slice, source: Tensor) -> None:
         device = source.device
         self.cache, self.slots, self.source = cache, slots, source
         self.count, self.longest = len(layout.lengths), int(layout.lengths.max())
@@ -82,7 +85,7 @@ class Prefill:
         keys, values = self.cache.layer(layer, k)
         keys[self.slots, :, : self.longest] = k[self.source]
         values[self.slots, :, : self.longest] = v[self.source]
-        out = Packed.on_grid(q, k, v, scale)  # [S, H, L, d]
+        out = PackedAttention.on_grid(q, k, v, scale)  # [S, H, L, d]
         return out.transpose(1, 2).flatten(0, 1).index_select(0, self.cells)[None]
 
     def spread(self, x: Tensor) -> Tensor:
@@ -91,13 +94,13 @@ class Prefill:
         return grid.view(self.count, self.longest, *grid.shape[1:]).transpose(1, 2)
 
 
-class Decode:
+class DecodeAttention:
     """One new token a live row: its key and value join the cache, its query looks at all keys of its own row.
 
     In fp32 two products and a softmax, which with one query a row are faster than SDPA on a CPU; else SDPA.
     """
 
-    def __init__(self, cache: Cache, length: Tensor) -> None:
+    def __init__(self, cache: KVCache, length: Tensor) -> None:
         self.cache, self.length = cache, length
         self.rows = torch.arange(len(length), device=length.device)
         self.longest = int(length.max()) + 1
@@ -121,6 +124,6 @@ class Decode:
         return out.reshape(n, 1, heads, -1)
 
 
-def rounded(size: int, step: int) -> int:
+def round_up(size: int, step: int) -> int:
     """Up to a multiple of the step."""
     return -(-size // step) * step

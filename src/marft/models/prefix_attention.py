@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from marft.models.attention import Packed, Pick, Place, flash, ragged, starts
+from marft.models.attention import PackedAttention, ScatterRows, SelectRows, cumulative_lengths, flash_attention, ragged
 from marft.models.layout import Layout
 
 
-class Copies:
+class RowCopies:
     """x [M, …] → x[index], a row as often as it is named; the gradient of a row is the sum over its copies.
 
     The sum runs over copies sorted on the host, in a fixed order and in fp32: the same every time, on every device.
@@ -25,19 +25,21 @@ class Copies:
         self.counts = torch.bincount(index, minlength=rows).to(device)
 
     def __call__(self, x: Tensor) -> Tensor:
-        copied: Tensor = Copied.apply(x, self)
+        copied: Tensor = CopyRows.apply(x, self)
         return copied
 
 
-class Copied(torch.autograd.Function):
+class CopyRows(torch.autograd.Function):
+    """The copy of `RowCopies` and its gradient."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, copies: Copies) -> Tensor:
+    def forward(ctx: Any, x: Tensor, copies: RowCopies) -> Tensor:
         ctx.copies = copies
         return x.index_select(0, copies.index)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        copies: Copies = ctx.copies
+        copies: RowCopies = ctx.copies
         if not grad.is_cuda:  # one after another, in the order of the copies: the same every time
             summed = grad.new_zeros(len(copies.counts), *grad.shape[1:]).index_add_(0, copies.index, grad)
             return summed, None
@@ -47,7 +49,7 @@ class Copied(torch.autograd.Function):
         return summed.to(grad.dtype).view(-1, *grad.shape[1:]), None
 
 
-class Shared:
+class PrefixAttention:
     """Causal attention inside each sequence of a layout; its queries are the tokens that it adds to the row.
 
     On CUDA in half precision sequences lie end to end for the flash kernel, elsewhere in padded grids.
@@ -63,31 +65,33 @@ class Shared:
         return (self.end_to_end if half else self.grids)(q, k, v, scale)[None]
 
     @cached_property
-    def end_to_end(self) -> EndToEnd:
-        return EndToEnd(self.layout, self.device)
+    def end_to_end(self) -> VarlenPrefixAttention:
+        """The way of CUDA in half precision, prepared when it is first needed."""
+        return VarlenPrefixAttention(self.layout, self.device)
 
     @cached_property
-    def grids(self) -> Grids:
-        return Grids(self.layout, self.device)
+    def grids(self) -> PaddedPrefixAttention:
+        """The way of other devices and precisions, prepared when it is first needed."""
+        return PaddedPrefixAttention(self.layout, self.device)
 
 
-class EndToEnd:
+class VarlenPrefixAttention:
     """The varlen flash kernel on copied keys, with queries aligned to the end of each sequence's keys."""
 
     def __init__(self, layout: Layout, device: torch.device) -> None:
         asks = layout.sizes > 0  # a sequence that stands in the row already has nothing to ask
         sizes, lengths = layout.sizes[asks], layout.lengths[asks]
         sequence, _ = ragged(layout.lengths)
-        self.starts = [starts(each).to(device) for each in (sizes, lengths)]
+        self.starts = [cumulative_lengths(each).to(device) for each in (sizes, lengths)]
         self.longest = (int(sizes.max()), int(lengths.max()))
-        self.keys = Copies(layout.origin[asks[sequence]], len(layout.ids), device)
+        self.keys = RowCopies(layout.origin[asks[sequence]], len(layout.ids), device)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         starts_q, starts_k = self.starts
-        return flash(q, self.keys(k), self.keys(v), starts_q, starts_k, *self.longest, scale)
+        return flash_attention(q, self.keys(k), self.keys(v), starts_q, starts_k, *self.longest, scale)
 
 
-class Grids:
+class PaddedPrefixAttention:
     """Whole sequences and branches are two padded grids: branches have few queries and need a mask, and would otherwise
     be as wide as the sequences that they branch off."""
 
@@ -97,7 +101,7 @@ class Grids:
         adds, _ = ragged(layout.sizes)
         kinds = [asks & (layout.common == 0), asks & (layout.common > 0)]
         self.blocks = [
-            Block(layout.sizes[kind], layout.common[kind], layout.origin[kind[sequence]], len(layout.ids), device)
+            PaddedBlock(layout.sizes[kind], layout.common[kind], layout.origin[kind[sequence]], len(layout.ids), device)
             for kind in kinds
             if kind.any()
         ]
@@ -105,20 +109,20 @@ class Grids:
         self.order, self.back = asked.to(device), asked.argsort().to(device)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        pieces = Pick.apply(q, self.order).split([block.queries for block in self.blocks])
+        pieces = SelectRows.apply(q, self.order).split([block.queries for block in self.blocks])
         out = torch.cat([block(piece, k, v, scale) for block, piece in zip(self.blocks, pieces, strict=True)])
-        back: Tensor = Pick.apply(out, self.back)
+        back: Tensor = SelectRows.apply(out, self.back)
         return back
 
 
-class Block:
+class PaddedBlock:
     """Some sequences as one padded grid: `sizes` queries each, after `common` keys that only they see."""
 
     def __init__(self, sizes: Tensor, common: Tensor, origin: Tensor, rows: int, device: torch.device) -> None:
         lengths = sizes + common
         self.count, self.width, self.depth = len(sizes), int(sizes.max()), int(lengths.max())
         self.queries = int(sizes.sum())
-        self.keys = Copies(origin, rows, device)
+        self.keys = RowCopies(origin, rows, device)
         self.cell_q, self.cell_k = (
             (row * width + place).to(device)
             for (row, place), width in ((ragged(sizes), self.width), (ragged(lengths), self.depth))
@@ -133,16 +137,16 @@ class Block:
         grid_q = self.spread(q, self.cell_q, self.width)
         grid_k, grid_v = (self.spread(self.keys(x), self.cell_k, self.depth) for x in (k, v))
         if self.mask is None:
-            out = Packed.on_grid(grid_q, grid_k, grid_v, scale)
+            out = PackedAttention.on_grid(grid_q, grid_k, grid_v, scale)
         else:
             grouped = q.shape[1] != k.shape[1]
             out = scaled_dot_product_attention(
                 grid_q, grid_k, grid_v, attn_mask=self.mask, scale=scale, enable_gqa=grouped
             )
-        picked: Tensor = Pick.apply(out.transpose(1, 2).flatten(0, 1), self.cell_q)
+        picked: Tensor = SelectRows.apply(out.transpose(1, 2).flatten(0, 1), self.cell_q)
         return picked
 
     def spread(self, x: Tensor, cell: Tensor, width: int) -> Tensor:
         """[N, heads, d] → [S, heads, width, d]"""
-        grid: Tensor = Place.apply(x, cell, self.count * width)
+        grid: Tensor = ScatterRows.apply(x, cell, self.count * width)
         return grid.view(self.count, width, *x.shape[1:]).transpose(1, 2)

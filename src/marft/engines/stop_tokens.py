@@ -11,7 +11,7 @@ from marft.models.team import TeamModel
 PARTIAL = "\ufffd"  # what a piece of a character decodes to
 
 
-class Suspects:
+class StopTokens:
     """`table[i, token]`: could the token be the last of a stop string? Row 0 is for those who have none.
 
     A stop string is complete when its last character is, so rows of the table stand for sets of last characters. A
@@ -24,6 +24,7 @@ class Suspects:
         self.rows = {frozenset[str](): 0}
 
     def row(self, stop: tuple[str, ...]) -> int:
+        """The table's row for these stop strings, made when first asked for."""
         ends = frozenset(each[-1] for each in stop)
         if ends not in self.rows:
             suspect = [PARTIAL in text or not ends.isdisjoint(text) for text in self.texts]

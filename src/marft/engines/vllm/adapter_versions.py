@@ -25,7 +25,7 @@ CONSTANT = -1  # the version of what never changes
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Edition:
+class AdapterVersion:
     """One adapter at one version. `users`: requests under way; `ready`: done once vLLM has read it."""
 
     adapter: str | None
@@ -38,26 +38,27 @@ class Edition:
 
     @property
     def idle(self) -> bool:
+        """Whether no request uses it and nothing is being loaded."""
         return not self.users and (self.ready is None or self.ready.done())
 
 
-class Editions:
-    """All editions that may be in use. The names differ from those of any other run on the same server."""
+class AdapterVersions:
+    """All versions that may be in use. The names differ from those of any other run on the same server."""
 
     def __init__(self, team: TeamModel) -> None:
         self.team = team
         in_memory = MEMORY.is_dir() and os.access(MEMORY, os.W_OK)
         self.folder = make_folder(MEMORY if in_memory else Path(tempfile.gettempdir()))
-        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+        self.close = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self.stem = f"marft-{secrets.token_hex(4)}"
-        self.known: dict[tuple[str | None, int], Edition] = {}
+        self.known: dict[tuple[str | None, int], AdapterVersion] = {}
         self.count = 0
 
-    def current(self, adapter: str | None, version: int) -> Edition | None:
-        """The edition that answers for `adapter` now, written when it is first asked for.
+    def current(self, adapter: str | None, version: int) -> AdapterVersion | None:
+        """The version that answers for `adapter` now, written when it is first asked for.
 
         The base alone is an adapter of zeros: in a batch that mixes both kinds, vLLM on a CPU computes requests without
-        an adapter with the one in the last slot. A team without adapters needs no edition at all.
+        an adapter with the one in the last slot. A team without adapters needs none at all.
         """
         if not self.team.agents:
             return None
@@ -67,10 +68,12 @@ class Editions:
             name = f"{self.stem}-{self.count}-{adapter or BASE}" + ("" if adapter is None else f"@{version}")
             folder = self.folder / name
             self._write(adapter, folder)
-            self.known[key] = Edition(adapter=adapter, version=key[1], name=name, number=self.count, folder=folder)
+            self.known[key] = AdapterVersion(
+                adapter=adapter, version=key[1], name=name, number=self.count, folder=folder
+            )
         return self.known[key]
 
-    def pop_outdated(self, version: int) -> Edition | None:
+    def pop_outdated(self, version: int) -> AdapterVersion | None:
         """One of another version that nobody uses; it is known no longer."""
         old = (key for key, one in self.known.items() if one.version not in (version, CONSTANT) and one.idle)
         key = next(old, None)
@@ -87,8 +90,9 @@ class Editions:
             save_file(blank, folder / WEIGHTS, metadata={"format": "pt"})
 
 
-def erase(edition: Edition) -> None:
-    shutil.rmtree(edition.folder, ignore_errors=True)
+def erase(adapter_version: AdapterVersion) -> None:
+    """Delete the folder of a version."""
+    shutil.rmtree(adapter_version.folder, ignore_errors=True)
 
 
 def make_folder(parent: Path) -> Path:
@@ -108,6 +112,7 @@ def process_space() -> int:
 
 
 def is_alive(process: int) -> bool:
+    """Whether a process of this number runs."""
     try:
         os.kill(process, 0)  # signals nothing, but fails where nobody is
     except ProcessLookupError:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from marft.engines.cache import rounded
-from marft.models.attention import ragged, starts
+from marft.engines.kv_cache import round_up
+from marft.models.attention import cumulative_lengths, ragged
 from marft.models.decoder import Decoder
 from marft.models.layout import Layout
 
@@ -27,7 +27,7 @@ class SlotCache:
     def __init__(self, decoder: Decoder, most: int, memory: int) -> None:
         self.most, self.memory = most, memory
         self.slots = self.positions = 0
-        self.shape = (len(decoder.layers), decoder.heads[1], decoder.dim)
+        self.shape = (len(decoder.layers), decoder.shape.heads[1], decoder.shape.dim)
         self.like = decoder.embedding
         self.keys, self.values = self._make()
 
@@ -45,7 +45,7 @@ class SlotCache:
         if live and positions <= self.positions:
             return self.slots
         spare = self.memory - (self.slots * self.bytes(self.positions) if live else 0)
-        made = min(self.most, spare // self.bytes(rounded(positions, GROW)))
+        made = min(self.most, spare // self.bytes(round_up(positions, GROW)))
         if not live and positions <= self.positions:
             made = max(made, self.slots)
         return made if live else max(1, made)
@@ -58,7 +58,7 @@ class SlotCache:
         old, before = (self.keys, self.values) if live else (), self.positions
         self.slots = self.positions = 0
         self.keys, self.values = self._make()  # what nobody needs goes before the new is made
-        self.slots, self.positions = slots, rounded(positions, GROW)
+        self.slots, self.positions = slots, round_up(positions, GROW)
         self.keys, self.values = self._make()
         for new, given in zip((self.keys, self.values), old, strict=False):
             kept = given.view(given.shape[0], -1, before, *given.shape[2:])
@@ -76,7 +76,7 @@ class SlotCache:
                 side[:, to[few], :positions] = side[:, origin[few], :positions]
 
 
-class SlotPrefill:
+class SlotPrefillAttention:
     """Attention of prompts' new tokens, sequence j of the layout in slot `slots[j]`, from position `begin` on."""
 
     def __init__(
@@ -88,7 +88,7 @@ class SlotPrefill:
         self.longest = int(layout.sizes.max())
         self.origin = layout.origin.to(device)
         self.cells = (begins[sequence] + place + begin).to(device)
-        self.starts_q = starts(layout.sizes).to(device)
+        self.starts_q = cumulative_lengths(layout.sizes).to(device)
         self.starts_k = torch.cat([begins, begins[-1:]]).to(device, torch.int32)
         self.used = (layout.lengths + begin).to(device, torch.int32)
 
@@ -97,13 +97,13 @@ class SlotPrefill:
         keys, values = self.cache.keys[layer], self.cache.values[layer]
         keys.index_copy_(0, self.cells, k.index_select(0, self.origin))
         values.index_copy_(0, self.cells, v.index_select(0, self.origin))
-        out = flash_slots(
+        out = flash_attention_slots(
             q, keys, values, self.starts_q, self.starts_k, self.longest, self.cache.positions, self.used, scale
         )
         return out[None]
 
 
-class SlotDecode:
+class SlotDecodeAttention:
     """One new token a row: its key and value join the cache, its query looks at all keys of its own slot."""
 
     def __init__(self, cache: SlotCache, length: Tensor) -> None:
@@ -125,7 +125,7 @@ def attend_step(
     return by_kernel(q, k, v, keys, values, length, positions, scale)
 
 
-def flash_slots(
+def flash_attention_slots(
     q: Tensor,
     keys: Tensor,
     values: Tensor,

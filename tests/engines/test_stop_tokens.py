@@ -11,14 +11,14 @@ from asking import TOKENIZER
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from marft.engines.suspects import Suspects
+from marft.engines.stop_tokens import StopTokens
 
 
-def suspects(tokenizer: Any, size: int) -> Suspects:
+def stop_tokens(tokenizer: Any, size: int) -> StopTokens:
     team: Any = SimpleNamespace(
         tokenizer=tokenizer, config=SimpleNamespace(vocab_size=size), device=torch.device("cpu")
     )
-    return Suspects(team)
+    return StopTokens(team)
 
 
 def metaspace() -> PreTrainedTokenizerFast:
@@ -33,13 +33,13 @@ def metaspace() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
 
 
-def found(table: Suspects, *stop: str) -> set[int]:
+def found(table: StopTokens, *stop: str) -> set[int]:
     row = table.row(stop)  # first: the table grows
     return set(table.table[row].nonzero()[:, 0].tolist())
 
 
 def test_tokens_that_may_complete_a_stop() -> None:
-    table = suspects(metaspace(), 12)  # two more than the tokenizer knows, as padded heads have
+    table = stop_tokens(metaspace(), 12)  # two more than the tokenizer knows, as padded heads have
     partial = {6, 7, 8}
     assert found(table) == set()
     assert found(table, "the") == {2, 3} | partial
@@ -53,7 +53,7 @@ def test_tokens_that_may_complete_a_stop() -> None:
 
 @pytest.mark.parametrize("stop", ["\n\n", "1", "</answer>", " ", "n"])
 def test_no_token_of_nano_completes_a_stop_unsuspected(stop: str) -> None:
-    table = suspects(TOKENIZER, len(TOKENIZER))
+    table = stop_tokens(TOKENIZER, len(TOKENIZER))
     suspect = found(table, stop)
     start = TOKENIZER.encode(f"Work{stop[:-1]}", add_special_tokens=False)
     completes = {

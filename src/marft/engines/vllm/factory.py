@@ -11,24 +11,25 @@ from marft.models.team import TeamModel
 from marft.types import MarftError
 
 
-def require(config: EngineConfig) -> None:
+def check_available(config: EngineConfig) -> None:
     """A package that is missing or a server that is away is better known before the model is read."""
     if config.url is not None:
-        from marft.engines.vllm.server import find
+        from marft.engines.vllm.server import find_server
 
-        find(config.url)
+        find_server(config.url)
     elif importlib.util.find_spec("vllm") is None:
         raise MarftError(
             "engine.name: vllm is not installed; pip install 'marft[vllm]', or on a machine without a GPU see docs/engines.md"
         )
 
 
-def open_engine(team: TeamModel, config: EngineConfig, settled: Callable[[], Awaitable[None]]) -> VllmEngine:
+def make_vllm_engine(team: TeamModel, config: EngineConfig, settled: Callable[[], Awaitable[None]]) -> VllmEngine:
+    """An engine on the server at `config.url`, or on vLLM in this process."""
     backend: Backend
     if config.url is not None:
-        from marft.engines.vllm.server import Server, find
+        from marft.engines.vllm.server import Server, find_server
 
-        backend = Server(team, find(config.url), slots=config.slots)
+        backend = Server(team, find_server(config.url), slots=config.slots)
     else:
         from marft.engines.vllm.process import Process
 

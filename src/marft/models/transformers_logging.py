@@ -11,7 +11,7 @@ import transformers.utils.logging
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def silence_transformers() -> Iterator[None]:
     """No progress bars, and no log lines below an error. What the caller had set is put back."""
     loggers = [logging.getLogger("transformers"), logging.getLogger("huggingface_hub")]
     levels = [logger.level for logger in loggers]

@@ -8,10 +8,10 @@ from teams import team_of
 from torch import Tensor
 
 from marft.models import scoring
-from marft.models.attention import Packed
-from marft.models.layout import Layout, ordered
+from marft.models.attention import PackedAttention
+from marft.models.layout import Layout, sharing_order
+from marft.models.prefix_attention import PrefixAttention, RowCopies
 from marft.models.scoring import Span, hidden_states
-from marft.models.shared import Copies, Shared
 from marft.models.team import TeamModel
 
 CPU = torch.device("cpu")
@@ -37,9 +37,11 @@ def score(team: TeamModel, spans: list[Span], worth: float) -> tuple[Tensor, dic
         hidden = hidden_states(team, spans)
     weights = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(0))
     (hidden * weights).sum().backward()
-    found = {f"{n}/{k}": p.grad for n in team.adapters for k, p in team.parameters(n).items() if p.grad is not None}
+    found = {
+        f"{n}/{k}": p.grad for n in team.adapters for k, p in team.trainable_parameters(n).items() if p.grad is not None
+    }
     for name in team.adapters:
-        for parameter in team.parameters(name).values():
+        for parameter in team.trainable_parameters(name).values():
             parameter.grad = None
     return hidden.detach(), found
 
@@ -81,20 +83,20 @@ def test_whatever_they_share(small_team: TeamModel, drawn: list[tuple[str, list[
 
 def test_everything_but_attention_works_on_distinct_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     team, seen = team_of({"planner": 4}), list[int]()
-    own = team.hidden
-    monkeypatch.setattr(team, "hidden", lambda ids, *rest: (seen.append(ids.shape[1]), own(ids, *rest))[1])
+    own = team.forward
+    monkeypatch.setattr(team, "forward", lambda ids, *rest: (seen.append(ids.shape[1]), own(ids, *rest))[1])
     hidden_states(team, SPANS[:5])
     assert seen == [20 + 3 + 4 + 1]
 
 
 def test_what_is_little_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     team, kinds = team_of({"planner": 4}), list[type]()
-    own = team.hidden
-    monkeypatch.setattr(team, "hidden", lambda i, p, attend, r: (kinds.append(type(attend)), own(i, p, attend, r))[1])
+    own = team.forward
+    monkeypatch.setattr(team, "forward", lambda i, p, attend, r: (kinds.append(type(attend)), own(i, p, attend, r))[1])
     alike = [Span(adapter="planner", ids=(1, 2, *range(10 + n, 17 + n)), asked=1) for n in range(3)]
     hidden_states(team, alike)  # 2 of 9 tokens
     hidden_states(team, [Span(adapter="planner", ids=(*span.ids[:5], 3), asked=1) for span in alike])  # 2 of 6
-    assert kinds == [Packed, Shared]
+    assert kinds == [PackedAttention, PrefixAttention]
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
@@ -102,11 +104,11 @@ def test_attention_to_copies_is_attention_inside_each_sequence(groups: int) -> N
     """Grouped heads as well; keys and values that several sequences read collect all their gradients."""
     torch.manual_seed(0)
     sequences = [(None, span.ids) for span in SPANS if span.adapter == "planner"]
-    layout = Layout.of([sequences[i] for i in ordered(sequences)])
+    layout = Layout.of([sequences[i] for i in sharing_order(sequences)])
     row = [torch.randn(1, heads, len(layout.ids), 8, requires_grad=True) for heads in (4, groups, groups)]
-    out = Shared(layout, CPU)(0, *row, 0.3)
+    out = PrefixAttention(layout, CPU)(0, *row, 0.3)
     whole = [x[:, :, layout.origin] for x in row]
-    expected = Packed(layout.lengths.tolist(), CPU)(0, *whole, 0.3)
+    expected = PackedAttention(layout.lengths.tolist(), CPU)(0, *whole, 0.3)
     torch.testing.assert_close(out[:, layout.origin], expected, atol=1e-5, rtol=0)
     weights = torch.randn_like(out)
     ours = torch.autograd.grad((out * weights).sum(), row)
@@ -121,7 +123,7 @@ def test_attention_to_copies_is_attention_inside_each_sequence(groups: int) -> N
 def test_copies_add_up_in_fp32_and_in_any_order_of_names() -> None:
     index = torch.tensor([2, 0, 2, 2, 4])
     x = torch.arange(10.0).view(5, 2).bfloat16().requires_grad_()
-    copied = Copies(index, 5, CPU)(x)
+    copied = RowCopies(index, 5, CPU)(x)
     assert torch.equal(copied, x[index])
     given_ = torch.tensor([[256.0, 1], [3, 4], [1, 1], [1, 1], [9, 8]]).bfloat16()
     (grad,) = torch.autograd.grad(copied, x, given_)
@@ -135,10 +137,10 @@ def test_on_a_gpu_in_half_precision_the_same(groups: int) -> None:
     torch.manual_seed(0)
     cuda = torch.device("cuda")
     sequences = [(None, span.ids) for span in SPANS if span.adapter == "planner"]
-    layout = Layout.of([sequences[i] for i in ordered(sequences)])
+    layout = Layout.of([sequences[i] for i in sharing_order(sequences)])
     exact = [torch.randn(1, heads, len(layout.ids), 64, requires_grad=True) for heads in (4, groups, groups)]
     half = [x.detach().to(cuda, torch.bfloat16).requires_grad_() for x in exact]
-    out, found = Shared(layout, CPU)(0, *exact, 0.1), Shared(layout, cuda)(0, *half, 0.1)
+    out, found = PrefixAttention(layout, CPU)(0, *exact, 0.1), PrefixAttention(layout, cuda)(0, *half, 0.1)
     torch.testing.assert_close(found.float().cpu(), out, atol=2e-2, rtol=2e-2)
     weights = torch.randn_like(out)
     ours = torch.autograd.grad((found * weights.to(found)).sum(), half)

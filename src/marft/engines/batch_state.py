@@ -7,15 +7,16 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from marft.engines.cache import rounded
-from marft.engines.sampling import draw_seeded, temper, truncate
+from marft.engines.kv_cache import round_up
+from marft.engines.sampling import apply_temperature, sample_seeded, truncate_logits
 from marft.types import Request
 
 GROW = 64  # room for drawn tokens grows in steps of this many
 
 
-class Rows:
-    """Rows that are `idle` draw nothing that counts: seats nobody has, and rows that may be done until someone looks."""
+class BatchState:
+    """Tensors with an entry a row. Rows that are `idle` draw nothing that counts: seats that nobody has, and rows that may
+    be done until someone looks."""
 
     def __init__(self, slots: int, device: torch.device, ends: Collection[int]) -> None:
         def column(dtype: torch.dtype) -> Tensor:
@@ -26,7 +27,10 @@ class Rows:
         self.token = column(torch.int64)  # the last one drawn, whose key is not in the cache yet
         self.count, self.limit = column(torch.int64), column(torch.int64)  # tokens drawn, and the most to draw
         self.temperature, self.top_p = column(torch.float32), column(torch.float32)
-        self.top_k, self.stop = column(torch.int64), column(torch.int64)  # the latter: which row of the suspects' table
+        self.top_k, self.stop = (
+            column(torch.int64),
+            column(torch.int64),
+        )  # the latter: its row of the stop tokens' table
         self.idle = torch.ones(slots, dtype=torch.bool, device=device)
         self.ids = torch.zeros(slots, 1, dtype=torch.int64, device=device)  # one column more than anybody may draw
         self.logprobs = torch.zeros(slots, 1, dtype=torch.float32, device=device)
@@ -34,16 +38,19 @@ class Rows:
 
     @property
     def columns(self) -> list[Tensor]:
+        """All tensors with an entry a row."""
         return [tensor for name, tensor in vars(self).items() if not name.startswith("_")]
 
     def move(self, to: Sequence[int], origin: Sequence[int]) -> None:
+        """Copy rows `origin` into rows `to`."""
         for tensor in self.columns:
             tensor[to] = tensor[origin]
 
     def reserve(self, tokens: int) -> None:
+        """Room for this many sampled tokens a row."""
         missing = tokens + 1 - self.ids.shape[1]
         if missing > 0:
-            more = (0, rounded(missing, GROW))
+            more = (0, round_up(missing, GROW))
             self.ids, self.logprobs = (torch.nn.functional.pad(each, more) for each in (self.ids, self.logprobs))
 
     def enter(
@@ -80,17 +87,17 @@ class Rows:
         self.idle[seats] = True
         self.length[seats] = 0
 
-    def draw(self, logits: Tensor, seats: slice, suspects: Tensor, *, truncated: bool) -> None:
+    def sample(self, logits: Tensor, seats: slice, stop_tokens: Tensor, *, truncated: bool) -> None:
         """A token for each of these rows from its logits, and whether it may be the last: one whose log-prob is NaN always
         is. Nothing here waits for the device, so that it can be captured."""
         temperature, count, idle = self.temperature[seats], self.count[seats], self.idle[seats]
         if truncated:
-            logits = truncate(temper(logits, temperature), self.top_k[seats], self.top_p[seats])
+            logits = truncate_logits(apply_temperature(logits, temperature), self.top_k[seats], self.top_p[seats])
             temperature = temperature.clamp(max=1.0).ceil()  # done already; greedy rows stay greedy
-        token, logprob = draw_seeded(logits, temperature, self.seed[seats], count)
+        token, logprob = sample_seeded(logits, temperature, self.seed[seats], count)
         self.ids[seats].scatter_(1, count[:, None], token[:, None])
         self.logprobs[seats].scatter_(1, count[:, None], logprob[:, None])
         self.token[seats] = torch.where(idle, self.token[seats], token)
         count += ~idle
         ended = (token[:, None] == self._ends).any(1)
-        idle |= ended | (count >= self.limit[seats]) | suspects[self.stop[seats], token] | logprob.isnan()
+        idle |= ended | (count >= self.limit[seats]) | stop_tokens[self.stop[seats], token] | logprob.isnan()

@@ -15,10 +15,10 @@ from teams import team_of
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from marft.engines import local, rows
+from marft.engines import batch_state, local
 from marft.engines.local import LocalEngine
-from marft.engines.stopping import cut
-from marft.models.loading import spell
+from marft.engines.stop_strings import cut_at_stop
+from marft.models.loading import decode_texts
 from marft.models.team import TeamModel
 from marft.types import Completion, Request, Sampling
 
@@ -49,7 +49,7 @@ def engine(team: TeamModel) -> LocalEngine:
     ],
 )
 def test_cut_by_hand(text: str, stop: tuple[str, ...], expected: tuple[str, str | None]) -> None:
-    assert cut(text, stop) == expected
+    assert cut_at_stop(text, stop) == expected
 
 
 def stopped(team: TeamModel, free: Completion, stop: Sequence[str]) -> Completion:
@@ -129,7 +129,7 @@ def dictate(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         assert len(logits) == 1
         return torch.tensor([tokens.pop(0)]), torch.zeros(1)
 
-    monkeypatch.setattr(rows, "draw_seeded", draw)
+    monkeypatch.setattr(batch_state, "sample_seeded", draw)
     return tokens
 
 
@@ -153,9 +153,9 @@ def test_only_suspicious_tokens_have_a_reply_read(
 
     def counted(tokenizer: PreTrainedTokenizerBase, sequences: Sequence[Sequence[int]]) -> list[str]:
         read.extend(map(len, sequences))
-        return spell(tokenizer, sequences)
+        return decode_texts(tokenizer, sequences)
 
-    monkeypatch.setattr(local, "spell", counted)
+    monkeypatch.setattr(local, "decode_texts", counted)
     asked = request(3, sampling=GREEDY)
     ask(engine, asked, with_stop(asked, "7"))
     assert read == [9, 9]  # both once, at their ends

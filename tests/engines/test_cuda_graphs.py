@@ -13,9 +13,9 @@ from teams import team_of
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from marft.engines import captured
-from marft.engines import slots as slotted
-from marft.engines.captured import Captured, graph_size
+from marft.engines import cuda_graphs
+from marft.engines import slot_cache as slotted
+from marft.engines.cuda_graphs import CudaGraphStepper, graph_size
 from marft.engines.local import LocalEngine
 from marft.models.team import TeamModel
 from marft.types import Completion, Request
@@ -70,16 +70,16 @@ def plain_step(
     return plain_attention(q, keys, values, torch.arange(len(q) + 1), starts, 1, positions, length + 1, scale)
 
 
-class Uncaptured(Captured):
+class Uncaptured(CudaGraphStepper):
     """Steps of the graphs' sizes, run where they would be captured."""
 
-    def step(self, n: int, suspects: Tensor, *, truncated: bool) -> None:
-        self._step(self.size(n), suspects, truncated)
+    def step(self, n: int, stop_tokens: Tensor, *, truncated: bool) -> None:
+        self._step(self.size(n), stop_tokens, truncated)
 
 
 @pytest.fixture(autouse=True)
 def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slotted, "flash_slots", plain_attention)
+    monkeypatch.setattr(slotted, "flash_attention_slots", plain_attention)
     monkeypatch.setattr(slotted, "attend_step", plain_step)
 
 
@@ -118,7 +118,7 @@ def test_equal_prompts_are_read_once_and_copied(team: TeamModel) -> None:
 
 
 def test_long_prompts_come_in_parts(team: TeamModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured, "PREFILL_TOKENS", 12)
+    monkeypatch.setattr(cuda_graphs, "PREFILL_TOKENS", 12)
     asked = mixed(9)
     assert max(len(one.prompt_ids) for one in asked) > 24
     check(team, in_slots(team, 6), asked)
@@ -134,11 +134,11 @@ def test_a_longer_request_makes_slots_longer_and_loses_nothing(
 
 def test_no_more_rows_than_memory_holds(team: TeamModel) -> None:
     assert team.decoder is not None
-    layers, (_, heads) = len(team.decoder.layers), team.decoder.heads
-    slot = slotted.GROW * 2 * layers * heads * team.decoder.dim * 4
+    layers, (_, heads) = len(team.decoder.layers), team.decoder.shape.heads
+    slot = slotted.GROW * 2 * layers * heads * team.decoder.shape.dim * 4
     engine = in_slots(team, 16, memory=3 * slot)
     check(team, engine, mixed(10))
-    assert isinstance(engine.stepper, Captured)
+    assert isinstance(engine.stepper, CudaGraphStepper)
     assert engine.stepper.cache.keys.shape[1] == 3 * slotted.GROW
 
 
@@ -146,16 +146,16 @@ def test_one_long_request_takes_seats_only_while_it_lasts(team: TeamModel) -> No
     assert team.decoder is not None
     slot = slotted.SlotCache(team.decoder, 16, PLENTY).bytes(slotted.GROW)
     engine = in_slots(team, 16, memory=8 * slot)
-    assert isinstance(engine.stepper, Captured)
+    assert isinstance(engine.stepper, CudaGraphStepper)
     cache = engine.stepper.cache
     check(team, engine, mixed(20))
     assert (cache.slots, cache.positions) == (8, slotted.GROW)
     held: list[int] = []
     step = engine.stepper.step
 
-    def watched(n: int, suspects: Tensor, *, truncated: bool) -> None:
+    def watched(n: int, stop_tokens: Tensor, *, truncated: bool) -> None:
         held.append(cache.slots)
-        step(n, suspects, truncated=truncated)
+        step(n, stop_tokens, truncated=truncated)
 
     engine.stepper.step = watched  # type: ignore[method-assign]
     long = replace(request(0), sampling=replace(WILD, max_tokens=3 * slotted.GROW))
@@ -174,7 +174,7 @@ def test_rows_that_left_write_nothing_outside_their_new_slots(team: TeamModel, m
     engine = in_slots(team, 8, memory=3 * slotted.SlotCache(team.decoder, 8, PLENTY).bytes(longest))
     engine.rows._ends.fill_(-1)  # all draw as many as they may
     ask(engine, *long)
-    assert isinstance(engine.stepper, Captured)
+    assert isinstance(engine.stepper, CudaGraphStepper)
     assert engine.stepper.cache.slots == 3
     short = replace(request(0), sampling=replace(WILD, max_tokens=4))
     ask(engine, short)
@@ -217,17 +217,17 @@ def test_weights_that_change_under_live_rows_count_at_once(team: TeamModel) -> N
     async def settled() -> None:
         if engine.live and not seen:
             with torch.no_grad():
-                for parameter in own.parameters("planner").values():
+                for parameter in own.trainable_parameters("planner").values():
                     parameter.mul_(1.5)
             seen.append(True)
 
     engine.settled = settled
     burst = engine.stepper.step
 
-    def step(n: int, suspects: Tensor, *, truncated: bool) -> None:
+    def step(n: int, stop_tokens: Tensor, *, truncated: bool) -> None:
         assert own.decoder is not None
-        assert not [pair for layer in own.decoder.layers for product in layer.products for pair in product.refresh()]
-        burst(n, suspects, truncated=truncated)
+        assert not [pair for layer in own.decoder.layers for product in layer.fused for pair in product.refresh()]
+        burst(n, stop_tokens, truncated=truncated)
 
     engine.stepper.step = step  # type: ignore[method-assign]
     ask(engine, request(0, sampling=WILD), request(1, sampling=WILD))
@@ -250,7 +250,7 @@ def test_changed_adapters_count_at_the_next_step(team: TeamModel) -> None:
     engine = in_slots(own, 6)
     before = check(own, engine, asked)
     with torch.no_grad():
-        for parameter in own.parameters("planner").values():
+        for parameter in own.trainable_parameters("planner").values():
             parameter.mul_(3.0)
     after = check(own, engine, asked)
     assert [one.logprobs for one in before[::3]] != [one.logprobs for one in after[::3]]

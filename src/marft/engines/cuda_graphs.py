@@ -12,21 +12,23 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from marft.engines.rows import Rows
-from marft.engines.slots import SlotCache, SlotDecode, SlotPrefill
-from marft.engines.stepwise import advance
+from marft.engines.batch_state import BatchState
+from marft.engines.eager import sample_next_tokens
+from marft.engines.slot_cache import SlotCache, SlotDecodeAttention, SlotPrefillAttention
 from marft.models.decoder import Decoder
-from marft.models.layout import Layout, Sequenced, in_common, ordered
+from marft.models.layout import AdapterTokens, Layout, shared_prefix_lengths, sharing_order
 from marft.models.team import TeamModel
 
 PREFILL_TOKENS = 32768  # of one pass over prompts
 SMALLEST = 8  # rows of the smallest graph
 
 
-class Captured:
+class CudaGraphStepper:
+    """A `Stepper` whose decode steps are CUDA graphs, on a cache of slots."""
+
     burst = 8  # steps between two looks at who is done: a look waits for the device
 
-    def __init__(self, team: TeamModel, decoder: Decoder, rows: Rows, memory: int) -> None:
+    def __init__(self, team: TeamModel, decoder: Decoder, rows: BatchState, memory: int) -> None:
         self.team, self.decoder, self.rows = team, decoder, rows
         self.cache = SlotCache(decoder, len(rows.idle), memory)
         self.graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
@@ -34,25 +36,29 @@ class Captured:
 
     @property
     def held(self) -> int:
+        """Bytes of keys and values."""
         return self.cache.keys.nbytes + self.cache.values.nbytes
 
     def room(self, positions: int, live: int) -> int:
+        """How many rows of this length fit, while so many are live."""
         return self.cache.room(positions, live)
 
     def reserve(self, positions: int, live: int) -> None:
+        """Room for rows of this length; the first `live` rows keep what they hold."""
         self.cache.reserve(positions, live)
 
     def move(self, to: Sequence[int], origin: Sequence[int]) -> None:
+        """Copy the keys and values of some rows into others."""
         self.cache.copy(to, origin, self.cache.positions)
 
     def wipe(self, seats: Sequence[int]) -> None:
         """Nothing to do: positions that a row has not reached are never read."""
 
     # --- prompts -----------------------------------------------------------------------------------------------------
-    def passes(self, prompts: Sequence[Sequenced]) -> list[list[int]]:
+    def passes(self, prompts: Sequence[AdapterTokens]) -> list[list[int]]:
         """Sorted as a whole, so that prompts with a common beginning are neighbours, and cut by new tokens."""
-        order = ordered(prompts)
-        common = in_common([prompts[i] for i in order]).tolist()
+        order = sharing_order(prompts)
+        common = shared_prefix_lengths([prompts[i] for i in order]).tolist()
         cut: list[list[int]] = []
         used = 0
         for i, shared in zip(order, common, strict=True):
@@ -64,7 +70,7 @@ class Captured:
             used += size - shared
         return cut
 
-    def read(self, prompts: Sequence[Sequenced], seats: range, source: Sequence[int]) -> Tensor:
+    def read(self, prompts: Sequence[AdapterTokens], seats: range, source: Sequence[int]) -> Tensor:
         """Every prompt is read once, into its first seat, and copied to its others."""
         first: dict[int, int] = {}
         for seat, prompt in zip(seats, source, strict=True):
@@ -81,23 +87,25 @@ class Captured:
         self.cache.copy([seat for seat, _ in copies], [origin for _, origin in copies], longest)
         return self.team.logits(hidden)[torch.tensor(source, device=self.team.device)]
 
-    def _pass(self, prompts: Sequence[Sequenced], slots: Sequence[int], begin: int) -> Tensor:
+    def _pass(self, prompts: Sequence[AdapterTokens], slots: Sequence[int], begin: int) -> Tensor:
         """Last hidden states [prompts, D]; the tokens given stand at the positions from `begin` on."""
         device, layout = self.team.device, Layout.of(prompts)
-        attend = SlotPrefill(layout, self.cache, slots, device, begin)
+        attend = SlotPrefillAttention(layout, self.cache, slots, device, begin)
         routing = self.team.routing([adapter for adapter, _ in prompts], layout.sizes.tolist())
         ids, positions, last = (x.to(device) for x in (layout.ids, layout.positions + begin, layout.last))
-        return self.team.hidden(ids[None], positions[None], attend, routing)[0, last]
+        hidden: Tensor = self.team(ids[None], positions[None], attend, routing)
+        return hidden[0, last]
 
     # --- steps -------------------------------------------------------------------------------------------------------
-    def step(self, n: int, suspects: Tensor, *, truncated: bool) -> None:
+    def step(self, n: int, stop_tokens: Tensor, *, truncated: bool) -> None:
+        """One more token for the first n rows, by the graph of their size."""
         size = self.size(n)
-        known = [(x.data_ptr(), x.shape) for x in (*self.rows.columns, self.cache.keys, self.cache.values, suspects)]
+        known = [(x.data_ptr(), x.shape) for x in (*self.rows.columns, self.cache.keys, self.cache.values, stop_tokens)]
         if known != self.known:
             self.graphs.clear()
             self.known = known
         if (size, truncated) not in self.graphs:
-            self.graphs[size, truncated] = self._capture(size, suspects, truncated)
+            self.graphs[size, truncated] = self._capture(size, stop_tokens, truncated)
         self.graphs[size, truncated].replay()
 
     def size(self, n: int) -> int:
@@ -106,24 +114,25 @@ class Captured:
 
     @cached_property
     def stream(self) -> torch.cuda.Stream:
+        """The stream on which graphs are captured."""
         return torch.cuda.Stream(self.team.device)
 
-    def _capture(self, n: int, suspects: Tensor, truncated: bool) -> torch.cuda.CUDAGraph:
+    def _capture(self, n: int, stop_tokens: Tensor, truncated: bool) -> torch.cuda.CUDAGraph:
         """While all rows are idle a step changes nothing that counts, so it may be tried first."""
         idle = self.rows.idle.clone()
         self.rows.idle.fill_(True)
         graph, pool = torch.cuda.CUDAGraph(), next((known.pool() for known in self.graphs.values()), None)
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            self._step(n, suspects, truncated)
+            self._step(n, stop_tokens, truncated)
         with torch.cuda.graph(graph, pool=pool, stream=self.stream):
-            self._step(n, suspects, truncated)
+            self._step(n, stop_tokens, truncated)
         self.rows.idle.copy_(idle)
         return graph
 
-    def _step(self, n: int, suspects: Tensor, truncated: bool) -> None:
-        attend = SlotDecode(self.cache, self.rows.length[:n])
-        advance(self.team, self.rows, n, attend, suspects, truncated=truncated)
+    def _step(self, n: int, stop_tokens: Tensor, truncated: bool) -> None:
+        attend = SlotDecodeAttention(self.cache, self.rows.length[:n])
+        sample_next_tokens(self.team, self.rows, n, attend, stop_tokens, truncated=truncated)
 
 
 def graph_size(rows: int) -> int:

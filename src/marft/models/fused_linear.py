@@ -1,0 +1,200 @@
+"""Linear layers that read the same input as one matrix product, with every adapter of the team beside it.
+
+The rows of all A matrices stand below those of the base weights, so that one product gives W x and A x; each row then
+keeps its own adapter's part of A x, and one product with the block-diagonal B adds it. The number of kernels does not
+depend on the number of adapters. Base weights are shared with the transformers model; A and B are copies in the
+compute dtype, renewed when the trained parameters have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from marft.models.elementwise import swiglu, swiglu_backward
+from marft.models.logprobs import in_fp32
+from marft.models.lora import MaskRouting, TeamLinear
+
+FEW = 2048  # rows of a decode step rather than of a pass over whole texts
+TILE = 256  # outputs of one program of the kernel that adds adapters
+Copies = list[tuple[Tensor, Tensor]]  # where to copy, and what
+
+
+class FusedLinear(nn.Module):
+    """y = [W₁ x, W₂ x, …] plus the routed adapters' parts; with `gated`, of x = silu(gate) · up instead of x."""
+
+    b: Tensor
+
+    def __init__(self, layers: Sequence[nn.Module], *, gated: bool = False) -> None:
+        super().__init__()
+        self.gated = gated
+        bases = [layer.base if isinstance(layer, TeamLinear) else layer for layer in layers]
+        linears = [base for base in bases if isinstance(base, nn.Linear)]
+        assert len(linears) == len(layers)
+        self.linears = tuple(linears)  # of the transformers model; in a tuple: not submodules
+        self.outs = [linear.out_features for linear in linears]
+        self.out = sum(self.outs)
+        self.stacks = {j: layer.stack for j, layer in enumerate(layers) if isinstance(layer, TeamLinear)}
+        self.rank = sum(len(stack.all_a) for stack in self.stacks.values())
+        like = linears[0].weight
+        self.weight = nn.Parameter(torch.cat([linear.weight for linear in linears]), requires_grad=False)
+        self.bias = self._join_biases(like)
+        self.register_buffer("b", like.new_zeros(self.rank, self.out), persistent=False)
+        self._join()
+
+    def _join_biases(self, like: Tensor) -> nn.Parameter | None:
+        if all(linear.bias is None for linear in self.linears):
+            return None
+        parts = [like.new_zeros(each.out_features) if each.bias is None else each.bias for each in self.linears]
+        return nn.Parameter(torch.cat([*parts, like.new_zeros(self.rank)]), requires_grad=False)
+
+    def _join(self) -> None:
+        """One memory for W and for copies of all A below it."""
+        self.joined = torch.cat([self.weight, self.weight.new_zeros(self.rank, self.weight.shape[1])]).detach()
+        self.weight.data = self.joined[: self.out]
+        self.relink()
+
+    def relink(self) -> None:
+        """Let the transformers model's weights be views of W, and forget where A and B were copied from."""
+        self.seen: list[int] = []
+        for derived in ("adapter_copies", "rank_ranges"):
+            self.__dict__.pop(derived, None)
+        for each, rows in zip(self.linears, self.joined[: self.out].split(self.outs), strict=True):
+            each.weight = nn.Parameter(rows, requires_grad=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.weight.data_ptr() != self.joined.data_ptr():
+            self._join()
+        return self
+
+    def refresh(self) -> Copies:
+        """What to copy since the parameters changed; nothing, where none did."""
+        # a fused optimizer would not count its changes here; the learner's, which goes parameter by parameter, does
+        versions = [side._version for stack in self.stacks.values() for side in stack.watched]
+        if versions == self.seen:
+            return []
+        self.seen = versions
+        return self.adapter_copies
+
+    @cached_property
+    def adapter_copies(self) -> Copies:
+        """Where each stack of A and B is copied to, and the stack."""
+        found: Copies = []
+        for j, stack in self.stacks.items():
+            rows, columns = self.adapter_block(j)
+            found += [(self.joined[self.out :][rows], stack.all_a), (self.b[rows, columns], stack.all_b)]
+        return found
+
+    def adapter_block(self, j: int) -> tuple[slice, slice]:
+        """Where layer j's adapters stand among the ranks, and its outputs among all outputs."""
+        rank, out = sum(len(s.all_a) for i, s in self.stacks.items() if i < j), sum(self.outs[:j])
+        return slice(rank, rank + len(self.stacks[j].all_a)), slice(out, out + self.outs[j])
+
+    def forward(self, x: Tensor, routing: MaskRouting | None) -> Tensor:
+        """x [M, in] → [M, Σ out]"""
+        if routing is None or not self.rank:
+            if self.gated:
+                x = SwiGLU.apply(x) if torch.is_grad_enabled() else swiglu(x)
+            return linear(x, self.weight, None if self.bias is None else self.bias[: self.out])
+        if torch.is_grad_enabled():
+            parameters = [p for stack in self.stacks.values() for p in (*stack.a, *stack.b)]
+            y: Tensor = RoutedLinear.apply(x, self, routing, *parameters)
+            return y
+        return self.forward_inference(swiglu(x) if self.gated else x, routing)
+
+    def forward_inference(self, x: Tensor, routing: MaskRouting) -> Tensor:
+        """y alone. With few rows on CUDA, mask and product are one kernel."""
+        if not is_decode_step_on_cuda(x):
+            return self.routed(x, routing)[0]
+        from marft.models.kernels import add_routed
+
+        wide = linear(x, self.joined, self.bias)
+        add_routed(wide, routing.columns(1, x.dtype), self.b, self.rank_ranges, TILE)
+        return wide[:, : self.out]
+
+    def swiglu_inference(self, x: Tensor, routing: MaskRouting) -> Tensor:
+        """silu(gate) · up of the two layers' outputs, with few rows on CUDA."""
+        from marft.models.kernels import swiglu_routed
+
+        gated = len(self.stacks[0].all_a) if 0 in self.stacks else 0
+        return swiglu_routed(linear(x, self.joined, self.bias), routing.columns(1, x.dtype), self.b, gated)
+
+    @cached_property
+    def rank_ranges(self) -> Tensor:
+        """[tiles of TILE outputs, 2]: the ranks whose rows of B are not all zero there."""
+        blocks = [self.adapter_block(j) for j in self.stacks]
+        found = []
+        for start in range(0, self.out, TILE):
+            ranks = [r for r, out in blocks if out.start < start + TILE and start < out.stop]
+            found.append([min((r.start for r in ranks), default=0), max((r.stop for r in ranks), default=0)])
+        return torch.tensor(found, dtype=torch.int32, device=self.joined.device)
+
+    def routed(self, x: Tensor, routing: MaskRouting) -> tuple[Tensor, Tensor]:
+        """y, and what is left of A x [M, rank]."""
+        wide = linear(x, self.joined, self.bias)
+        hidden = wide[:, self.out :] * routing.columns(len(self.stacks), x.dtype)
+        return wide[:, : self.out].addmm_(hidden, self.b), hidden
+
+
+def mlp_forward(gate_up: FusedLinear, down: FusedLinear, x: Tensor, routing: MaskRouting | None) -> Tensor:
+    """What a layer's MLP adds. In a step on CUDA adapters join the outputs of gate_up, the widest of a layer, on the way
+    through the gate, so that these are read only once."""
+    if routing is None or not (gate_up.rank and down.rank) or torch.is_grad_enabled() or not is_decode_step_on_cuda(x):
+        added: Tensor = down(gate_up(x, routing), routing)
+        return added
+    return down.forward_inference(gate_up.swiglu_inference(x, routing), routing)
+
+
+def is_decode_step_on_cuda(x: Tensor) -> bool:
+    """Whether these are the few rows of a decode step on CUDA."""
+    return x.is_cuda and len(x) <= FEW
+
+
+class RoutedLinear(torch.autograd.Function):
+    """`FusedLinear.routed` with the gradients of x and of the adapters that take part; the others receive none."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, product: FusedLinear, routing: MaskRouting, *parameters: Tensor) -> Tensor:
+        y, hidden = product.routed(swiglu(x) if product.gated else x, routing)
+        ctx.save_for_backward(x, hidden)
+        ctx.product, ctx.routing = product, routing
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor | None, ...]:
+        product, routing = ctx.product, ctx.routing
+        given, hidden = ctx.saved_tensors
+        x = swiglu(given) if product.gated else given  # cheaper to work out again than to keep
+        weight, a = product.joined.split([product.out, product.rank])
+        d_hidden = (d_y @ product.b.T) * routing.columns(len(product.stacks), x.dtype)
+        d_x = None
+        if ctx.needs_input_grad[0]:
+            d_x = (d_y @ weight).addmm_(d_hidden, a)
+            d_x = swiglu_backward(given, d_x) if product.gated else d_x
+        d_a, d_b = in_fp32(d_hidden.T, x), in_fp32(hidden.T, d_y)
+        found: list[Tensor | None] = []
+        for j, stack in product.stacks.items():
+            rows, columns = product.adapter_block(j)
+            for side in (d_a[rows], d_b[rows, columns]):
+                parts = side.split([len(a) for a in stack.a])
+                found += [part if i in routing.present else None for i, part in enumerate(parts)]
+        return d_x, None, None, *found
+
+
+class SwiGLU(torch.autograd.Function):
+    """`swiglu` with its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, both: Tensor) -> Tensor:
+        ctx.save_for_backward(both)
+        return swiglu(both)
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> Tensor:
+        return swiglu_backward(ctx.saved_tensors[0], d_out)
