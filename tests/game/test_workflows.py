@@ -36,8 +36,8 @@ def test_a_workflow_that_is_not_async_is_one_line() -> None:
         find_workflow("toys:files")
 
 
-def test_a_workflow_of_ones_own_takes_no_settings() -> None:
-    with pytest.raises(MarftError, match=r"^team\.workflow: 'toys:both' takes no settings, not rounds"):
+def test_a_workflow_of_ones_own_takes_no_settings_that_it_does_not_have() -> None:
+    with pytest.raises(MarftError, match=r"^team\.options\.rounds: the workflow has no such argument; it has none"):
         find_workflow("toys:both", {"rounds": 2})
 
 

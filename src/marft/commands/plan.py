@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -80,10 +80,11 @@ def plan(config: Config, status: Status | None = None) -> Forecast:
         raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
     parts = assemble(config, reads=splits(config), status=status)
     load_initial_adapters(config, parts)
-    with parts.runner.host, one_loop():
+    with one_loop(), closing(parts), parts.runner.host:
         found = probe(config, parts)
+        lines = list(tell(config, parts, found))
     status.rest()
-    for line in tell(config, parts, found):
+    for line in lines:
         say(line)
     return found
 

@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -92,7 +92,7 @@ def saved_adapters(run: RunDirectory, config: Config) -> Path | None:
 def go(
     config: Config, parts: Assembly, run: RunDirectory, display: Display, *, resume: bool = False, at: int | None = None
 ) -> dict[str, Any]:
-    with Interruption() as interruption, parts.runner.host:
+    with Interruption() as interruption, closing(parts), parts.runner.host:
         watching = Terminal(display, run.path)
         evaluator = HeldOut(config, parts, remedy(run.path))
         trainer = Trainer(config, parts, run, evaluator, watching, interruption=interruption)

@@ -92,6 +92,11 @@ class Assembly:
         for base in self.bases.values():
             base.engine.publish(version)
 
+    def close(self) -> None:
+        """Frees what the engines hold."""
+        for base in self.bases.values():
+            base.engine.close()
+
 
 def assemble(
     config: Config, saved: Path | None = None, reads: Sequence[Split] = (), status: Status | None = None
@@ -195,7 +200,7 @@ def open_own_engine(name: str, team: TeamModel, options: Mapping[str, Any]) -> E
         made = kind(team, **options)
     except TypeError as error:
         raise MarftError(f"engine.name: {name!r} cannot be made: {error}") from error
-    if missing := [each for each in ("encode", "generate", "tokens") if not hasattr(made, each)]:
+    if missing := [each for each in ("encode", "generate", "publish", "tokens", "close") if not hasattr(made, each)]:
         raise MarftError(f"engine.name: {name!r} is no engine, it has no {missing[0]}; see marft.engines.base.Engine")
     engine: Engine = made
     return engine
