@@ -145,3 +145,29 @@ def test_bad_settings_are_one_line(settings: dict[str, Any], complaint: str) -> 
     with pytest.raises(MarftError) as error:
         make_env("math", settings)
     assert str(error.value) == complaint
+
+
+def test_a_reward_function_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number is what the message is worth, a truth value also whether it is right, and a Reward is itself."""
+    (tmp_path / "judging.py").write_text(
+        "import marft\n"
+        "def short(text, answer, prompt):\n    return (answer in text) / len(text)\n"
+        "def right(text, answer, prompt):\n    return text == answer\n"
+        "def whole(text, answer, prompt):\n    return marft.Reward(team=len(prompt), correct=None)\n"
+        "number = 3\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    data = tmp_path / "d.jsonl"
+    data.write_text('{"prompt": "1+1?", "answer": "2"}\n' * 4)
+    for name, said, reward in (
+        ("short", "is 2", Reward(team=0.25)),
+        ("right", "2", Reward(team=1.0, correct=True)),
+        ("right", "3", Reward(team=0.0, correct=False)),
+        ("whole", "2", Reward(team=4, correct=None)),
+    ):
+        env = Math(data=str(data), reward=f"judging:{name}")
+        state = State(task=env.tasks("train")[0], said=said)
+        assert env.reward(state) == reward
+    for name, line in (("number", "is not a function"), ("nothing", "cannot import 'judging:nothing'")):
+        with pytest.raises((ValueError, MarftError), match=line):
+            Math(data=str(data), reward=f"judging:{name}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from marft import references
 from marft.envs.base import Environment, Split
 from marft.envs.data import KNOWN, DataSource, read_split
 from marft.envs.data.columns import answer_column, as_text, gold_of, prompt_column
@@ -25,7 +26,11 @@ class State:
 
 
 class Math(Environment[State]):
-    """Reward 1 when the last message's final answer equals the gold answer, else 0."""
+    """Reward 1 when the last message's final answer equals the gold answer, else 0; or what a function of yours says.
+
+    `reward` names it as `package.module:function`: called with the last message, the gold answer and the prompt, it gives
+    a number (its worth), a truth value (right or wrong) or a `Reward`.
+    """
 
     def __init__(
         self,
@@ -36,6 +41,7 @@ class Math(Environment[State]):
         answer: str | None = None,
         held_out: float | None = None,
         instruction: str = "",
+        reward: str | None = None,
     ) -> None:
         self.source = DataSource(data=data, train=train, test=test, held_out=held_out, prompt=prompt, answer=answer)
         for key, name in (("data", data), ("train", train), ("test", test)):
@@ -46,6 +52,9 @@ class Math(Environment[State]):
                 f"instruction must be a text, not {instruction!r}; on the command line: 'env.instruction=\"…\"'"
             )
         self.instruction = instruction
+        self.own_reward = None if reward is None else references.find(reward, "env.reward")
+        if self.own_reward is not None and not callable(self.own_reward):
+            raise ValueError(f"reward: {reward!r} is not a function; write `def reward(text, answer, prompt): …`")
 
     def tasks(self, split: Split) -> Sequence[Task]:
         """A task for each row that has a prompt and an answer."""
@@ -76,6 +85,11 @@ class Math(Environment[State]):
     def reward(self, state: State) -> Reward:
         """Grades the last message against the gold answer."""
         task = state.task
+        if self.own_reward is not None and state.said is not None:
+            found = self.own_reward(state.said, task.data["answer"], task.prompt)
+            if isinstance(found, bool):
+                return Reward(team=float(found), correct=found)
+            return found if isinstance(found, Reward) else Reward(team=found)
         correct = state.said is not None and grade(state.said, task.data["answer"], task.prompt)
         return Reward(team=float(correct), correct=correct)
 
