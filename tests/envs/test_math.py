@@ -158,7 +158,7 @@ def test_a_reward_function_of_ones_own(tmp_path: Path, monkeypatch: pytest.Monke
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     data = tmp_path / "d.jsonl"
-    data.write_text('{"prompt": "1+1?", "answer": "2"}\n' * 4)
+    data.write_text("".join(f'{{"prompt": "1+{i}?", "answer": "2"}}\n' for i in range(8)))
     for name, said, reward in (
         ("short", "is 2", Reward(team=0.25)),
         ("right", "2", Reward(team=1.0, correct=True)),
