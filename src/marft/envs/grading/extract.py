@@ -18,8 +18,11 @@ from marft.envs.grading.found import MAX_ANSWER, MAX_FOUND, Found
 from marft.envs.grading.latex import clean
 from marft.envs.grading.markup import unmarked
 from marft.envs.grading.normal import written
+from marft.envs.grading.prose import numbers, ratios, times
+from marft.envs.grading.sentence import sayings, verdicts
 from marft.envs.grading.shape import read
-from marft.envs.grading.statement import conclusions, labels, number_said, numbers
+from marft.envs.grading.sought import Sought
+from marft.envs.grading.statement import conclusions, labels, number_said
 from marft.envs.grading.values import is_number, render
 
 TAIL = 20_000  # characters at the end of a message in which its answer must stand
@@ -41,13 +44,21 @@ OR_ELSE = re.compile(
 IN_WORDS = re.compile(r"\s*\\text\w*\s*\{([^{}]*)\}[\s.]*")
 AGAIN = re.compile(r"\$?-?(?:\d[\d.,/]*\d|\d)(?![\d%\\])")
 Finder = Callable[[str], Iterator[Found]]
-KINDS: dict[Finder, str] = {boxes: "box", labels: "label", numbers: "number"}
+KINDS: dict[Finder, str] = {boxes: "box", labels: "label", numbers: "number", times: "number", ratios: "number"}
+# What is looked for where nothing is in a tag or box and nothing is labelled.
+UNLABELLED: dict[Sought, tuple[Finder, ...]] = {
+    "number": (numbers, conclusions),
+    "time": (times, conclusions),
+    "ratio": (ratios, conclusions),
+    "verdict": (verdicts, conclusions),
+    "words": (conclusions, sayings),
+    "formula": (conclusions,),
+}
 
 
-def committed(text: str, prompt: str = "", bare_number: bool = True) -> str | None:
+def committed(text: str, prompt: str = "", sought: Sought = "number") -> str | None:
     """The answer `text` commits to, as written; None: none. Takes any text at all."""
-    finders = (tags, boxes, labels, numbers, conclusions) if bare_number else (tags, boxes, labels, conclusions)
-    return first_found(spoken(text), squeeze(prompt[:MAX_PROMPT]), finders)
+    return first_found(spoken(text), squeeze(prompt[:MAX_PROMPT]), (tags, boxes, labels, *UNLABELLED[sought]))
 
 
 def first_found(tail: str, copied: str, finders: tuple[Finder, ...]) -> str | None:
@@ -67,7 +78,7 @@ def first_found(tail: str, copied: str, finders: tuple[Finder, ...]) -> str | No
                 return None
             answer = joined(tail, said, find)
             return within(answer) if find is tags and answer is not None else answer
-        if kept and find is numbers:
+        if kept and find in (numbers, times, ratios, verdicts):
             return None
     return None
 

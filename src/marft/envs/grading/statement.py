@@ -9,7 +9,8 @@ from marft.envs.grading.boxes import BOX, OPERATOR
 from marft.envs.grading.denial import denied
 from marft.envs.grading.found import MAX_ANSWER, MAX_FOUND, Found
 from marft.envs.grading.numerals import SCALE, SMALL, in_words
-from marft.envs.grading.units import ANOTHER_VALUE, NAMES, changed_behind
+from marft.envs.grading.prose import last_line
+from marft.envs.grading.units import ANOTHER_VALUE, changed_behind
 
 LABEL = re.compile(
     r"####|(?<![A-Za-z])(?:answers?|ans(?=[.:\s])|(?:correct|right|best)\s+(?:option|choice|statement|response))\b\.?"
@@ -51,22 +52,6 @@ GOES_ON = re.compile(
     rf"\s*(?:(?:,|;|and\b|or\b)\s*(?:and\b|or\b)?\s*[-$\\\d(\[]|{ANOTHER_VALUE}|(?:squared|cubed|{SCALE})\b|=|{OPERATOR}\s*[$\\\d(])",
     re.I,
 )
-DOLLARS = re.compile(r"\\\$")
-BARE = re.compile(
-    r"(?<![\w.,/^])(?<!\d:)[-−]?\$?(?:\d{1,40}(?:,\d{3}){0,12}(?:\.\d{1,40})?|\.\d{1,40})(?:/\d{1,40})?%?"
-    r"(?![\w/^]|!\s*[a-z\d!=+*/-]|[.,:]\d|\+(?:\s|$)|\?)"
-    rf"(?:\s+(?:{SCALE})s?\b(?!-))?",
-)
-PROSE = re.compile(r"[\w\s.,;:!?%°'\"()*$€£¥#+=/~×·−–—“”‘’…✓✔✅→≈∴⇒⟹-]*", re.ASCII)
-DELIMITED = re.compile(r"\\\(|\\\)|\\\[|\\\]|\*\*|`|(?<![\d\w])_{1,2}(?=\d)|(?<=\d)_{1,2}(?!\w)")
-IN_DOLLARS = re.compile(r"\$([^$\n]{1,60})\$")
-BETWEEN_NUMBERS = re.compile(rf"\s*(?:{OPERATOR}|in|for every)\s*\$?\s*", re.I)
-IGNORANT = re.compile(
-    r"\b(?:cannot|can['’]?t|couldn['’]?t|unable to|could not|can not|fail(?:ed)? to) (?:answer|solve|tell|say|determine|find)"
-    r"|\b(?:do not|don['’]?t|not) know\b|\bno idea\b|\bnot sure\b|\bunsure\b|\bI give up\b",
-    re.I,
-)
-EQUATION = re.compile(r"(?<![\w.])(?:\d+\s*[a-z]|[a-z]\s*[-+*/]\s*\d+|\d+\s*[-+*/]\s*[a-z])\s*=[^=]*$")  # 2x = 7
 ONLY = re.compile(r"[^\s.!?]{1,60}(?: [^\s.!?]{1,20}){0,8}")
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
 OPTION = re.compile(r"\W*(?:option|choice)\s+\(?([A-Z])\)?\W*", re.I)
@@ -148,36 +133,6 @@ def first_statement(line: str) -> tuple[str, int]:
     if text.count(")") > text.count("(") + text.count("["):
         text = text.rstrip(" )")
     return text.strip("\"'`*_ “”"), skipped + len(text)
-
-
-def last_line(tail: str) -> tuple[int, str]:
-    stripped = tail.rstrip("` \n\r\t")
-    start = stripped.rfind("\n") + 1
-    return start, stripped[start:]
-
-
-def numbers(tail: str) -> Iterator[Found]:
-    """Numbers of the last line, where that is prose and no formula."""
-    start, line = last_line(tail)
-    line = unwrapped(line)
-    if not PROSE.fullmatch(line) or IGNORANT.search(line) or EQUATION.search(line):
-        return
-    found = list(BARE.finditer(line))[-MAX_FOUND:]
-    for n, one in enumerate(found):
-        joined_on = n and BETWEEN_NUMBERS.fullmatch(line, found[n - 1].end(), one.start())
-        text = line[found[n - 1].start() : one.end()] if joined_on else one[0]
-        if changed_behind(line[one.end() :]):
-            text = line[one.start() :]
-        elif (unit := re.match(r"\s+([A-Za-z]{3,})\b(?! per)", line[one.end() :])) and unit[1].lower() in NAMES:
-            text += unit[0]
-        yield Found(start=start + one.start(), end=start + one.end(), text=text)
-
-
-def unwrapped(line: str) -> str:
-    r"""Prose with its numbers out of `$…$`, `\(…\)`, `**…**`; every sign keeps its place."""
-    line = DELIMITED.sub(lambda sign: " " * len(sign[0]), DOLLARS.sub(" $", line))
-    line = line.replace("\\%", " %").replace("\\,", "  ")
-    return IN_DOLLARS.sub(lambda f: f" {f[1]} " if re.fullmatch(r"[-−\s$\d.,/%=x]*", f[1]) else f[0], line)
 
 
 def conclusions(tail: str) -> Iterator[Found]:

@@ -16,6 +16,7 @@ from marft.envs.grading.units import converted
 ROUNDED_FROM = 2  # a gold with so many decimal places may be the rounding of an exact fraction
 WORD = re.compile(r"[A-Za-z][A-Za-z'\- ]+[A-Za-z]")
 BASE = re.compile(r"\(?(-?[0-9A-Z]+)\)?_\{?\(?(\d+)\)?\}?")  # 4343_6: the base is part of the number
+RATIO = re.compile(r"\d[\d.]*(?:\s*(?::|\bto\b)\s*\d[\d.]*)+")  # 3:4, 3 to 4
 HOUR = re.compile(r"\d{1,2}(?::\d{2})?")
 PRODUCT = 3  # so many letters may still be a product of variables
 
@@ -33,6 +34,8 @@ def cheap(gold: Leaf, answer: Leaf, measure: Measure = UNKNOWN) -> bool | None:
         return False  # 5 = 3, 2x = 3
     if (time := minutes(gold.text, gold.unit)) is not None:
         return same_time(gold, time, answer)
+    if RATIO.fullmatch(gold.text) and RATIO.fullmatch(answer.text):
+        return terms(gold.text) == terms(answer.text) and gold.unit == answer.unit
     if key(gold.text) == key(answer.text) and gold.unit == answer.unit:
         return True
     value = number(gold.text)
@@ -49,6 +52,10 @@ def cheap(gold: Leaf, answer: Leaf, measure: Measure = UNKNOWN) -> bool | None:
     if len(gold.text) == 1 == len(answer.text):
         return False
     return None
+
+
+def terms(ratio: str) -> list[Fraction | None]:
+    return [number(term) for term in re.split(r"\s*(?::|to)\s*", ratio)]
 
 
 def same_time(gold: Leaf, time: int, answer: Leaf) -> bool:

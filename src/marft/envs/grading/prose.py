@@ -1,0 +1,143 @@
+"""Values in the prose of a message's last line: numbers, times of day, ratios."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from marft.envs.grading.boxes import OPERATOR
+from marft.envs.grading.clock import SPOKEN
+from marft.envs.grading.denial import CONTRACTED, NOT, REFUSED
+from marft.envs.grading.found import MAX_FOUND, Found
+from marft.envs.grading.numerals import SCALE
+from marft.envs.grading.units import NAMES, changed_behind
+
+NUMBER = re.compile(
+    r"(?<![\w.,/^])(?<!\d:)[-−]?[$€£]?"
+    r"(?:\d{1,40} {1,9}[1-9]\d{0,2}/\d{1,3}|(?:\d{1,40}(?:,\d{3}){0,12}(?:\.\d{1,40})?|\.\d{1,40})(?:/\d{1,40})?[%¢]?)"
+    r"(?![\w/^]|!\s*[a-z\d!=+*/-]|[.,:]\d|\+(?:\s|$)|\?)"
+    rf"(?:\s+(?:{SCALE})s?\b(?!-))?",
+)
+TIME = re.compile(rf"(?<![\w.,:/])(?:{SPOKEN}|\d{{1,2}}:\d{{2}}(?![\d:]))(?!\s*\?)|\b(?:noon|midday|midnight)\b", re.I)
+RATIO = re.compile(
+    r"(?<![\w.,:/])\d{1,9}(?:\.\d{1,9})?(?:\s?(?::|to)\s?\d{1,9}(?:\.\d{1,9})?){1,5}(?![\w:/]|[.,]\d|\s*\?)"
+)
+DOLLARS = re.compile(r"\\\$")
+PROSE = re.compile(r"[\w\s.,;:!?%°'\"()*$€£¥¢#+=/~×÷·−–—“”‘’…✓✔✅→≈∴⇒⟹-]*", re.ASCII)
+DELIMITED = re.compile(r"\\\(|\\\)|\\\[|\\\]|\*\*|`|(?<![\d\w])_{1,2}(?=\d)|(?<=\d)_{1,2}(?!\w)")
+IN_DOLLARS = re.compile(r"\$([^$\n]{1,60})\$")
+SIGNS = re.compile(r"\\(?:times|cdot|div)(?![A-Za-z])")
+THOUSANDS = re.compile(r"\d{1,3}(?:\{,\}\d{3})+")
+FRACTION = re.compile(r"\\[dt]?frac\s?(?:\{(\d{1,9})\}\s?\{(\d{1,9})\}|(\d)\s?(\d))")
+BETWEEN_NUMBERS = re.compile(rf"\s*(?:{OPERATOR}|in|for every)\s*\$?\s*", re.I)
+UNIT = re.compile(r"\s+([A-Za-z]{3,})\b(?:\s+(?:per|an?)\s+([A-Za-z]{1,12})\b)?")
+IGNORANT = re.compile(
+    r"\b(?:cannot|can['’]?t|couldn['’]?t|unable to|could not|can not|fail(?:ed)? to) (?:be )?(?:answer|solve|tell|say|determine|find)"
+    r"|\b(?:do not|don['’]?t|not) know\b|\bno idea\b|\bnot sure\b|\bunsure\b|\bI give up\b"
+    r"|\b(?:not|n['’]t) (?:have )?(?:enough|sufficient) (?:information|data|details)|\binsufficient (?:information|data)|\bonly know\b"
+    r"|\bneeds? more (?:information|data|details|context)|\b(?:no|without) (?:more|further|additional) (?:information|data)"
+    r"|\bwhichever\b",
+    re.I,
+)
+EQUATION = re.compile(r"(?<![\w.])(?:\d+\s*[a-z]|[a-z]\s*[-+*/]\s*\d+|\d+\s*[-+*/]\s*[a-z])\s*=[^=]*$")  # 2x = 7
+# What a sentence begins with that sets out and concludes nothing.
+SETS_OUT = re.compile(
+    r"\W*(?:first(?:ly)?,? (?:we|let|note|there|I)|let(?:['’]s| us| me| [a-z])\b|(?:we|I) (?:only |also |already )?(?:know|are given|were told)"
+    r"|suppose|assume|recall|consider|it (?:says|mentions|is given)|(?:the|this) (?:question|problem|prompt|text) (?:says|states|asks|mentions|tells|is)|for (?:example|instance))\b",
+    re.I,
+)
+CONCLUDES = re.compile(r"\b(?:so|thus|hence|therefore|then|means|gives|leaves|leaving|giving)\b|[=;:⇒→]", re.I)
+CUT_OFF = re.compile(r"[.!?]\s+(?:[A-Z][a-z]+\s?){1,3}$")  # the line breaks off in a new sentence
+SENTENCE = re.compile(r"(?<=[a-z\d)%!?]{2}[.!?])\s+(?=[A-Z])")
+# What may follow on the number that a sentence says: how it came about, and no other conclusion.
+TAIL = re.compile(
+    r"(?<![.!?:;]),?\s(?:after|because|since|when|despite|(?<!\d )(?:out of|from|with|by))\s(?![^.]*(?:[=;:?]|\b(?:so|thus|hence|therefore|then|is|are|was|were"
+    r"|has|have|had|leaves?|leaving|left|gives?|giving|makes?|making|total|means|gets?|needs?|each|but|and|or)\b))[^.\n]{1,80}\.?\s*$"
+    r"|,?\s+(?:which|that) (?:is|are|was) [$€£]?\d[\d,.]* (?:\w+ )?(?:less|more|fewer|greater) than [^.=]{1,40}\.?\s*$",
+    re.I,
+)
+VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|be|will|needs?|costs?|takes?|took|\w+(?:s|ed))\b", re.I)
+# Lines that follow on an answer and say nothing more of it.
+CLOSING = re.compile(
+    r"[\s*_(>-]*(?:(?:i )?hope (?:this|that|it)|let me know|feel free|please let|thanks|thank you|(?:this|that) completes"
+    r"|(?:(?:a )?(?:quick |sanity )?(?:check|verification|proof)|to (?:check|verify|confirm)|(?:let['’]s|let us|let me|we can) (?:check|verify)|verify(?:ing)?|checking)\b)",
+    re.I,
+)
+OPPOSED = re.compile(
+    rf"{NOT}|{CONTRACTED}|{REFUSED}|\b(?:no|but|should|mistake|oops|wait|actually|instead|answer|so)\b|[✗✘❌✖≠?]", re.I
+)
+
+
+def last_line(tail: str) -> tuple[int, str]:
+    """The last line and where it starts; checks and good wishes behind it that take nothing back are left out."""
+    end = len(tail.rstrip("` \n\r\t"))
+    while True:
+        start = tail.rfind("\n", 0, end) + 1
+        line = tail[start:end]
+        if not start or not CLOSING.match(line) or OPPOSED.search(line):
+            return start, line
+        end = len(tail[:start].rstrip("` \n\r\t"))
+
+
+def numbers(tail: str) -> Iterator[Found]:
+    """Numbers of the last line, where that is prose and no formula."""
+    return values(tail, NUMBER)
+
+
+def times(tail: str) -> Iterator[Found]:
+    return values(tail, TIME)
+
+
+def ratios(tail: str) -> Iterator[Found]:
+    return values(tail, RATIO)
+
+
+def values(tail: str, token: re.Pattern[str]) -> Iterator[Found]:
+    start, line = last_line(tail)
+    line = unwrapped(line)
+    if not PROSE.fullmatch(line) or IGNORANT.search(line) or EQUATION.search(line) or CUT_OFF.search(line):
+        return
+    line = main_clause(line, token)
+    found = list(token.finditer(line))[-MAX_FOUND:]
+    if found and sets_out(line[: found[-1].start()]):
+        return
+    for n, one in enumerate(found):
+        joined_on = n and BETWEEN_NUMBERS.fullmatch(line, found[n - 1].end(), one.start())
+        text = line[found[n - 1].start() : one.end()] if joined_on else one[0]
+        if token is NUMBER:
+            text = with_unit(line, one, text)
+        yield Found(start=start + one.start(), end=start + one.end(), text=text)
+
+
+def with_unit(line: str, one: re.Match[str], text: str) -> str:
+    rest = line[one.end() :]
+    if changed_behind(rest):
+        return line[one.start() :]
+    unit = UNIT.match(rest)
+    if unit is None or unit[1].lower() not in NAMES:
+        return text
+    return text + (unit[0] if unit[2] is None or unit[2].lower() in NAMES else "")
+
+
+def main_clause(line: str, token: re.Pattern[str]) -> str:
+    """The line without what only says how its value came about: He has 39 left after eating 35 of the 74."""
+    for found in TAIL.finditer(line):
+        before = SENTENCE.split(line[: found.start()])[-1]
+        if token.search(before) and VERB.search(before):
+            return line[: found.start()]
+    return line
+
+
+def sets_out(before: str) -> bool:
+    sentence = SENTENCE.split(before)[-1]
+    found = SETS_OUT.match(sentence)
+    return found is not None and CONCLUDES.search(sentence, found.end()) is None
+
+
+def unwrapped(line: str) -> str:
+    r"""Prose with its numbers out of `$…$`, `\(…\)`, `**…**`; every sign keeps its place."""
+    line = DELIMITED.sub(lambda sign: " " * len(sign[0]), DOLLARS.sub(" $", line))
+    line = SIGNS.sub(lambda sign: "×".ljust(len(sign[0])), line.replace("\\%", " %").replace("\\,", "  "))
+    line = FRACTION.sub(lambda f: f" {f[1] or f[3]}/{f[2] or f[4]}".ljust(len(f[0])), line)
+    line = THOUSANDS.sub(lambda f: f[0].replace("{,}", ",").ljust(len(f[0])), line)
+    return IN_DOLLARS.sub(lambda f: f" {f[1]} " if re.fullmatch(r"[-−\s$\d.,/%=x:]*", f[1]) else f[0], line)

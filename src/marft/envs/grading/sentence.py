@@ -1,0 +1,120 @@
+"""What a last sentence says where the answer is no number: a day, a name, a list, a point, yes or no.
+
+A sentence commits when it is one of a few: a subject, a linking word and the value (`It will be a Tuesday`), the value and
+what makes it the answer (`Alice has more money`), the value alone, or `Yes, …`. Every other sentence commits to nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from marft.envs.grading.denial import CONTRACTED, NEGATED, REFUSED
+from marft.envs.grading.found import Found
+from marft.envs.grading.prose import IGNORANT, SETS_OUT, last_line
+
+LONGEST = 400  # characters of a sentence that is read
+LONGEST_VALUE = 80
+SENTENCE = re.compile(
+    r"(?<![A-Z])(?<!\b[ap]\.m)(?<!\b[ap])(?<!\bMr)(?<!\bMrs)(?<!\bDr)(?<!\bSt)[.!?](?=[*_\"')]*\s)\s*"
+)
+MARKS = re.compile(r"\*\*|__|(?<!\w)[*_](?=\S)|(?<=\S)[*_](?!\w)|`|\\[()]|\$")
+OPENER = re.compile(
+    r"(?:(?:so|thus|hence|therefore|then|and|finally|overall|in conclusion|in short|in summary|this means(?: that)?|that means(?: that)?"
+    r"|it follows that|we (?:conclude|see|find) that|which means(?: that)?|as a result|consequently|accordingly|clearly|in the end|solution|result|conclusion)\b[\s,:]*)+",
+    re.I,
+)
+LINK = re.compile(
+    r"(?:\b(?:is|are|was|were|be|been|becomes?|equals?|on|in|at|chooses?|chose|picks?|selects?|takes?|gets?|have|obtain|find|namely|gives?|yields?|by|means?|called|named)\b"
+    r"|['’](?:s|re)\b(?! \w+s\b)|:|(?:^|,\s*|;\s*|→\s*|⇒\s*)(?:so|thus|hence|therefore|then)\b,?)\s+"
+    r"(?:(?:therefore|thus|hence|then|indeed|simply|just|exactly|only|both|now|again|clearly|equal to|going to be|given by|precisely|actually|definitely)\s*,?\s+)*"
+    r"(?:(?:an?|the|option|choice|answer|letter|value|values|numbers?|points?|ordered pairs?|interval|set|pair)\s+)*",
+    re.I,
+)
+# What makes a clause other than a plain statement that the value is so.
+DOUBTED = re.compile(
+    rf"{NEGATED}|{CONTRACTED}|{REFUSED}|\b(?:if|unless|whether|suppose|supposing|assume|assuming|let|since|because|given|while|although|though|when|where"
+    r"|maybe|perhaps|possibly|probably|presumably|might|could|would have|either|guess|seems?|appears?|supposedly|allegedly|looks like|likely|says?|said|claims?|claimed|thinks?|thought|believes?"
+    r"|almost|nearly|about|around|before|after|until|than|used to|first|yesterday|today|tomorrow|originally|initially|at least|at most|one of|some|example|wrong|other|another|try|trap|mistake|tempting|depends?|or)\b"
+    r"|(?-i:\bmay\b)|[?<>≠≈~✗✘❌✖]",
+    re.I,
+)
+STARTS = re.compile(r",\s|;\s|:\s|\b(?:so|thus|hence|therefore|then|but|means?|and)\b", re.I)  # of a clause
+# How it came about, which changes nothing about the value.
+REASON = re.compile(r",?\s(?:because|since|as|which|who|whose|with|for)\s(.{1,200})$")
+TITLE = r"(?:[A-Z][a-z]+(?: (?:[A-Z][a-z]*|\d{1,2}))?|\([A-J]\))"
+SUBJECT = re.compile(rf"(?:(?:the|option|choice)\s+)?({TITLE})\s+(.{{2,120}})", re.S)
+NOT_A_NAME = frozenset(
+    "he she it they we you i there this that these those the a an so thus hence what who both each every no yes all none one if in on at for of my our your his her"
+    " their its some many most after before since because when while answer total".split()
+)
+DECIDES = re.compile(
+    r"(?:is|are|was|has|have|had|did|does|will|gets?|got|makes?|made|earned|earns|runs?|ran|scored|needs?|must be|would be|should be|can|wins|won|costs?|saved?|spent|ate|read|finish\w*|arrives?|arrived|sold|gave|paid|pays)\b"
+    r"(?:(?!\b(?:less|fewer|least|fewest|worse|worst|lowest|wrong)\b).)*?"
+    r"(?:\b(?:more|most|best|better|first|winner|answer|wins|won|right|correct|further|farther|furthest|farthest)\b|\b[a-z]{2,}(?:er|est)\b(?<!other)(?<!under)(?<!after)(?<!over)(?<!never)(?<!either))|(?:wins|won)\b",
+    re.I,
+)
+VERDICT = re.compile(
+    r"(?:\W*(?:so|thus|hence|therefore|then|well|in conclusion|finally|and)\b)?\W*(yes|no|true|false)\b(?=\s*(?:[,.!;:—–*_\"')-]|$))",
+    re.I,
+)
+NO_VERDICT = re.compile(
+    r"[\s,.!;:—–*-]*(?:wait|hold on|that['’]?s|that is|this is|it['’]s (?:right|correct|wrong)|let me|hmm|actually|scratch|sorry|or\b|and no|correct|right|and yes|but wait|problem)|.*\b(?:depends|maybe|perhaps|not sure|unless|or no|or yes|kidding)\b",
+    re.I | re.S,
+)
+
+
+def sayings(tail: str) -> Iterator[Found]:
+    """The value that the last sentence says, if it is a sentence that says one."""
+    start, line = last_line(tail)
+    if len(line) > 4 * LONGEST or IGNORANT.search(line):
+        return
+    ends = [found.end() for found in SENTENCE.finditer(line)]
+    at = ends[-1] if ends and ends[-1] < len(line) else ends[-2] if len(ends) > 1 else 0
+    sentence = MARKS.sub("", line[at:]).strip(" .!\t\"'")
+    marked = line[at:].lstrip().startswith(("**", "__", "$", "`", r"\("))
+    lone = at == 0 and (marked or start == 0 or tail[:start].endswith("\n\n"))
+    value = said_in(sentence[:LONGEST], lone)
+    if value:
+        yield Found(start=start + at, end=start + len(line), text=value)
+
+
+def said_in(sentence: str, lone: bool = False) -> str | None:
+    """The value of a sentence; None for one that commits to none. `lone`: it may be nothing but the value."""
+    if reason := REASON.search(sentence):
+        if re.search(rf"{REFUSED}|\b(?:or|maybe|perhaps|unless|if|but)\b", reason[1], re.I):
+            return None
+        sentence = sentence[: reason.start()]
+    opener = OPENER.match(sentence)
+    rest = sentence[opener.end() :] if opener else sentence
+    subject = SUBJECT.fullmatch(rest)
+    if subject and subject[1].split()[0].lower() not in NOT_A_NAME and DECIDES.match(subject[2]):
+        return None if DOUBTED.search(re.sub(r"\bthan\b|\bfirst\b", " ", subject[2])) else subject[1]
+    *_, link = [None, *LINK.finditer(sentence)]
+    if link is None:
+        return bare(rest) if lone or opener else None
+    front = STARTS.split(sentence[: link.start()])[-1]
+    if DOUBTED.search(front) or SETS_OUT.match(sentence) or not re.search(r"\w", sentence[: link.end()]):
+        return None
+    return bare(sentence[link.end() :])
+
+
+def bare(value: str) -> str | None:
+    value = value.strip(" .!:,\"'“”")
+    return value if 0 < len(value) <= LONGEST_VALUE and not value.endswith("?") else None
+
+
+def verdicts(tail: str) -> Iterator[Found]:
+    """Yes or no, where a sentence of the last line or the message's first one begins with it and none says the other."""
+    start, line = last_line(tail)
+    found: list[Found] = []
+    for begin, text in ((0, tail[:LONGEST].split("\n")[0]), (start, line)):
+        places = [0, *(one.end() for one in SENTENCE.finditer(text))]
+        for place, end in zip(places, [*places[1:], len(text)], strict=True):
+            sentence = text[place:end]
+            said = VERDICT.match(sentence)
+            if said is None or (NO_VERDICT.match(text[place + said.end() :]) if said else True):
+                continue
+            found.append(Found(start=begin + place, end=begin + place + said.end(), text=said[1]))
+    if len({one.text.lower() for one in found}) == 1 and not IGNORANT.search(line):
+        yield found[-1]
