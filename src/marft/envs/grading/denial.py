@@ -57,7 +57,7 @@ BEFORE_BOX = re.compile(
     r"|≠|\\not\s*=|(?<![=<>-])(?<!nswer)[<>]|\\(?:lt|gt)(?![A-Za-z])|\ball but"
     r"|\b(?:rul(?:e|es|ed|ing) out|reject|exclud|eliminat|discard|dismiss|refut|disprov|den(?:y|ie)|doubt|avoid)\w*)"
     r"(?:\s*\b(?:be|is|equal(?:s| to)?|the|an?|answer|value|really|simply|just|exactly|actually|possibly|even|to|write|put|say|choose|box|pick)\b)*"
-    r"[\s$*\\(\[:=}]*$"
+    r"(?:[\s$*\\(\[:=}]*|-)$"
     rf"|(?:{REFUSED}|{NOT} (?:true|the case))\s+that\b[^.;]{{0,40}}$"
     rf"|{NOT_MINE}(?:answer|guess|result|value|solution)s?\s*(?:is|was|would be|might be|are|:)?[\s$:*]*$",
     re.I,
@@ -75,7 +75,7 @@ OF_THE_ANSWER = re.compile(
 OTHERWISE_SAID = re.compile(
     r"\banswer (?:to|for|of) (?:an?other|an? different|the (?:previous|other|last|first|next))\b|\banswer['’]s (?!\W*\d|\w+ly\b)\w|\banswer (?!(?:is|are|was|must|should|would|will|has to|comes|turns|works|equals|becomes|to|for|of|here|can only|gives|that|we"
     r"|in|key|choice|option|sheet|therefore|then|thus|as)\b)[a-z]|\b(?:it|that|this) (?:might|may|could) be\b"
-    r"|\b(?:maybe|perhaps|possibly)\b|\bused to\b|\btempted\b|(?<![=-])>\s*$|!$",
+    r"|\b(?:maybe|perhaps|possibly|might)\b|\bused to\b|\btempted\b|(?<![=-])>\s*$|!$",
     re.I,
 )
 UNREAL = re.compile(
@@ -119,6 +119,12 @@ ADJECTIVES = frozenset(
         "definitive",
     ]
 )
+# Another value that it could be as well, or what has to be left aside for it.
+DOUBTED = re.compile(
+    r"[^.;\n]{0,60}?(?:\b(?:could|might|may)(?: also| well| just| even| as well)* be\s+(?:an? )?[$\\(]*-?\d"
+    r"|\b(?:once|when|after|if|assuming|provided)\b[^.;\n]{0,40}\b(?:forg[eo]t|ignor|neglect|disregard|omit|skip|pretend|leav(?:e|ing) out))",
+    re.I,
+)
 QUALIFIED = re.compile(
     r"\b(?:the|an?|my|our|your|his|her|their)\s+((?:(?!(?:the|an?|my|our|your)\b)[\w-]+\s+){1,3})$", re.I
 )
@@ -134,7 +140,10 @@ def qualified(before: str) -> bool:
 
 
 def denied(tail: str, start: int, end: int, kind: str) -> bool:
-    """Whether the answer of a `kind` (box, label, number) from `start` to `end` is taken back by what stands around it."""
+    """Whether the answer of a `kind` (box, label, number, sentence) from `start` to `end` is taken back by what stands
+    around it; whole sentences were judged when they were read."""
+    if kind == "sentence":
+        return False
     before = SENTENCE.split(tail[max(0, start - WINDOW) : start])[-1]
     behind = tail[end : end + WINDOW]
     if kind == "label" and behind.startswith("?"):
@@ -146,6 +155,8 @@ def denied(tail: str, start: int, end: int, kind: str) -> bool:
     if re.match(r"[\s,]*unless\b", behind) or UNREAL.search(before):
         return True
     if re.match(r"[\s$,.;]*(?:it )?(?:does|do)(?:n['’]t| not) (?:satisfy|solve|qualify|fit)\b", behind):
+        return True
+    if DOUBTED.match(behind) or (kind == "label" and DOUBTED.match(tail[start:end])):
         return True
     if CROSS.match(behind) or CROSS.search(before[-4:]):
         return True
@@ -162,7 +173,7 @@ def denied(tail: str, start: int, end: int, kind: str) -> bool:
             return True
         claim = list(CLAIM.finditer(before))
         return bool(claim) and not CONCLUSION.search(before, claim[-1].end())
-    if re.search(r"\b(?:any|every|no)thing but\s+\$?$|\ball but\s+\$?$", before, re.I):
+    if re.search(r"\b(?:any|every|no)thing but\s+\$?$|\b(?:all|every|any|each)\b[^.,;]{0,40}\bbut\s+\$?$", before, re.I):
         return True
     if re.search(NOT_MINE + r"answer\b", before, re.I):
         return True

@@ -19,7 +19,7 @@ from marft.envs.grading.latex import clean
 from marft.envs.grading.markup import unmarked
 from marft.envs.grading.normal import written
 from marft.envs.grading.prose import numbers, ratios, times
-from marft.envs.grading.sentence import sayings, verdicts
+from marft.envs.grading.sentence import numbers_in_words, sayings, verdicts
 from marft.envs.grading.shape import read
 from marft.envs.grading.sought import Sought
 from marft.envs.grading.statement import conclusions, labels, number_said
@@ -45,9 +45,10 @@ IN_WORDS = re.compile(r"\s*\\text\w*\s*\{([^{}]*)\}[\s.]*")
 AGAIN = re.compile(r"\$?-?(?:\d[\d.,/]*\d|\d)(?![\d%\\])")
 Finder = Callable[[str], Iterator[Found]]
 KINDS: dict[Finder, str] = {boxes: "box", labels: "label", numbers: "number", times: "number", ratios: "number"}
+KINDS |= {verdicts: "sentence", sayings: "sentence"}
 # What is looked for where nothing is in a tag or box and nothing is labelled.
 UNLABELLED: dict[Sought, tuple[Finder, ...]] = {
-    "number": (numbers, conclusions),
+    "number": (numbers, conclusions, numbers_in_words),
     "time": (times, conclusions),
     "ratio": (ratios, conclusions),
     "verdict": (verdicts, conclusions),
@@ -65,7 +66,7 @@ def first_found(tail: str, copied: str, finders: tuple[Finder, ...]) -> str | No
     """The answer of the first kind that there is one of."""
     gone: list[Found] = []  # what is taken back as a box or label is no number or formula either
     for find in finders:
-        found = [one for one in list(find(tail))[-MAX_FOUND:] if not any(g.start <= one.start < g.past for g in gone)]
+        found = [one for one in list(find(tail))[-MAX_FOUND:] if not any(overlap(one, other) for other in gone)]
         kept = [one for one in found if not echoed(tail, one, copied)]
         said = standing(tail, kept, KINDS.get(find, "box"))
         gone += [one for one in kept if one not in said]
@@ -83,11 +84,15 @@ def first_found(tail: str, copied: str, finders: tuple[Finder, ...]) -> str | No
     return None
 
 
+def overlap(one: Found, other: Found) -> bool:
+    return one.start < other.past and other.start < one.past
+
+
 def again(tail: str, other: re.Match[str], said: Found) -> bool:
     """Whether what follows on `or` is the same number in another form: 3/4, or 0.75."""
     value = AGAIN.match(tail, other.end() - 1)
     mine = number(clean(said.text))
-    return value is not None and mine is not None and number(clean(value[0])) == mine
+    return value is not None and mine is not None and number(clean(value[0].lstrip("$"))) == mine
 
 
 def standing(tail: str, found: list[Found], kind: str) -> list[Found]:

@@ -54,6 +54,10 @@ def in_words(text: str) -> Fraction | None:
     text = re.sub(r"(thousand|million|billion), ", r"\1 ", text.lower())
     if not WORDS.fullmatch(text):
         return None
+    one, chance, among = (re.sub(" (?:in|out of) (?:an? |every )?", " in ", text)).partition(" in ")
+    if chance:
+        part_of, of = sum_of(re.split(r"[- ]+", one)), sum_of(re.split(r"[- ]+", among))
+        return part_of / of if part_of is not None and of else None
     words = re.split(r"[- ]+", text)
     if words[0] in ("minus", "negative"):
         value = sum_of(words[1:])

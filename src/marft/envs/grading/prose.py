@@ -14,7 +14,7 @@ from marft.envs.grading.units import NAMES, changed_behind
 
 NUMBER = re.compile(
     r"(?<![\w.,/^])(?<!\d:)[-−]?[$€£]?"
-    r"(?:\d{1,40} {1,9}[1-9]\d{0,2}/\d{1,3}|(?:\d{1,40}(?:,\d{3}){0,12}(?:\.\d{1,40})?|\.\d{1,40})(?:/\d{1,40})?[%¢]?)"
+    r"(?:\d{1,40} {1,9}[1-9]\d{0,2}/\d{1,3}|\d{0,40}[½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞]|(?:\d{1,40}(?:,\d{3}){0,12}(?:\.\d{1,40})?|\.\d{1,40})(?:/\d{1,40})?[%¢]?)"
     r"(?![\w/^]|!\s*[a-z\d!=+*/-]|[.,:]\d|\+(?:\s|$)|\?)"
     rf"(?:\s+(?:{SCALE})s?\b(?!-))?",
 )
@@ -23,7 +23,7 @@ RATIO = re.compile(
     r"(?<![\w.,:/])\d{1,9}(?:\.\d{1,9})?(?:\s?(?::|to)\s?\d{1,9}(?:\.\d{1,9})?){1,5}(?![\w:/]|[.,]\d|\s*\?)"
 )
 DOLLARS = re.compile(r"\\\$")
-PROSE = re.compile(r"[\w\s.,;:!?%°'\"()*$€£¥¢#+=/~×÷·−–—“”‘’…✓✔✅→≈∴⇒⟹-]*", re.ASCII)
+PROSE = re.compile(r"[\w\s.,;:!?%°'\"()*$€£¥¢#+=/~×÷·−–—“”‘’…✓✔✅→≈∴⇒⟹½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞-]*", re.ASCII)
 DELIMITED = re.compile(r"\\\(|\\\)|\\\[|\\\]|\*\*|`|(?<![\d\w])_{1,2}(?=\d)|(?<=\d)_{1,2}(?!\w)")
 IN_DOLLARS = re.compile(r"\$([^$\n]{1,60})\$")
 SIGNS = re.compile(r"\\(?:times|cdot|div)(?![A-Za-z])")
@@ -34,7 +34,7 @@ UNIT = re.compile(r"\s+([A-Za-z]{3,})\b(?:\s+(?:per|an?)\s+([A-Za-z]{1,12})\b)?"
 IGNORANT = re.compile(
     r"\b(?:cannot|can['’]?t|couldn['’]?t|unable to|could not|can not|fail(?:ed)? to) (?:be )?(?:answer|solve|tell|say|determine|find)"
     r"|\b(?:do not|don['’]?t|not) know\b|\bno idea\b|\bnot sure\b|\bunsure\b|\bI give up\b"
-    r"|\b(?:not|n['’]t) (?:have )?(?:enough|sufficient) (?:information|data|details)|\binsufficient (?:information|data)|\bonly know\b"
+    r"|\b(?:not|\w+n['’]t) (?:have )?(?:enough|sufficient) (?:information|data|details)|\binsufficient (?:information|data)|\bonly know\b"
     r"|\bneeds? more (?:information|data|details|context)|\b(?:no|without) (?:more|further|additional) (?:information|data)"
     r"|\bwhichever\b",
     re.I,
@@ -51,11 +51,20 @@ CUT_OFF = re.compile(r"[.!?]\s+(?:[A-Z][a-z]+\s?){1,3}$")  # the line breaks off
 SENTENCE = re.compile(r"(?<=[a-z\d)%!?]{2}[.!?])\s+(?=[A-Z])")
 # What may follow on the number that a sentence says: how it came about, and no other conclusion.
 TAIL = re.compile(
-    r"(?<![.!?:;]),?\s(?:after|because|since|when|despite|(?<!\d )(?:out of|from|with|by))\s(?![^.]*(?:[=;:?]|\b(?:so|thus|hence|therefore|then|is|are|was|were"
+    r"(?<![.!?:;]),?\s(?:because|since|after \w+ing)\s(?![^.]*(?:[=;:?]|\b(?:so|thus|hence|therefore|then|but|leaves?|leaving|left|total|means)\b))[^.\n]{1,80}\.?\s*$"
+    r"|(?<![.!?:;]),?\s(?:after|when|despite|(?<!\d )(?:out of|from|with|by))\s(?![^.]*(?:[=;:?]|\b(?:so|thus|hence|therefore|then|is|are|was|were"
     r"|has|have|had|leaves?|leaving|left|gives?|giving|makes?|making|total|means|gets?|needs?|each|but|and|or)\b))[^.\n]{1,80}\.?\s*$"
     r"|,?\s+(?:which|that) (?:is|are|was) [$€£]?\d[\d,.]* (?:\w+ )?(?:less|more|fewer|greater) than [^.=]{1,40}\.?\s*$",
     re.I,
 )
+# Where the value is taken: The minimum is 18, attained at x = 3.
+CONDITION = re.compile(
+    r",?\s(?:(?:and (?:it )?is |which is |which )?(?:attained|achieved|reached|obtained|occurs|occurring)|when|where|at|for)\s[^.\n]{0,40}?[A-Za-z)]\s*=\s*[^.\n=]{1,24}[\s$.)]*$"
+    r"|,?\s(?:at an? (?:rate|speed|pace|price|cost) of|at) [$€£]?\d[^.\n=]{1,24}\b(?:per|each|mph|an hour|a day|a piece|apiece)\b[^.\n=]{0,20}[\s.]*$"
+    r"|\s\((?![^()]*\b(?:or|not|maybe|could|might|actually|total|altogether|all|combined|wrong|but|so|minus|plus)\b)[^()?\n]{2,60}\)[\s.]*$"
+)
+LONGEST_TAIL, MAX_CLOSING = 200, 4
+BESIDE = re.compile(r"\b(?:before|after|until|till|past|around|about|roughly|approximately|nearly|almost|since)\s+$", re.I)
 VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|be|will|needs?|costs?|takes?|took|\w+(?:s|ed))\b", re.I)
 # Lines that follow on an answer and say nothing more of it.
 CLOSING = re.compile(
@@ -71,12 +80,14 @@ OPPOSED = re.compile(
 def last_line(tail: str) -> tuple[int, str]:
     """The last line and where it starts; checks and good wishes behind it that take nothing back are left out."""
     end = len(tail.rstrip("` \n\r\t"))
-    while True:
+    for _ in range(MAX_CLOSING):
         start = tail.rfind("\n", 0, end) + 1
         line = tail[start:end]
-        if not start or not CLOSING.match(line) or OPPOSED.search(line):
-            return start, line
+        if not start or len(line) > LONGEST_TAIL or not CLOSING.match(line) or OPPOSED.search(line):
+            break
         end = len(tail[:start].rstrip("` \n\r\t"))
+    start = tail.rfind("\n", 0, end) + 1
+    return start, tail[start:end]
 
 
 def numbers(tail: str) -> Iterator[Found]:
@@ -95,7 +106,7 @@ def ratios(tail: str) -> Iterator[Found]:
 def values(tail: str, token: re.Pattern[str]) -> Iterator[Found]:
     start, line = last_line(tail)
     line = unwrapped(line)
-    if not PROSE.fullmatch(line) or IGNORANT.search(line) or EQUATION.search(line) or CUT_OFF.search(line):
+    if not PROSE.fullmatch(line) or IGNORANT.search(line) or EQUATION.search(line) or CUT_OFF.search(line[-LONGEST_TAIL:]):
         return
     line = main_clause(line, token)
     found = list(token.finditer(line))[-MAX_FOUND:]
@@ -106,6 +117,8 @@ def values(tail: str, token: re.Pattern[str]) -> Iterator[Found]:
         text = line[found[n - 1].start() : one.end()] if joined_on else one[0]
         if token is NUMBER:
             text = with_unit(line, one, text)
+        elif token is TIME and (before := BESIDE.search(line, 0, one.start())):
+            text = f"{before[0]}{text}"
         yield Found(start=start + one.start(), end=start + one.end(), text=text)
 
 
@@ -121,7 +134,7 @@ def with_unit(line: str, one: re.Match[str], text: str) -> str:
 
 def main_clause(line: str, token: re.Pattern[str]) -> str:
     """The line without what only says how its value came about: He has 39 left after eating 35 of the 74."""
-    for found in TAIL.finditer(line):
+    for found in (*TAIL.finditer(line, max(0, len(line) - LONGEST_TAIL)), *CONDITION.finditer(line, max(0, len(line) - LONGEST_TAIL))):
         before = SENTENCE.split(line[: found.start()])[-1]
         if token.search(before) and VERB.search(before):
             return line[: found.start()]

@@ -156,7 +156,16 @@ def is_name(text: str) -> bool:
     r"""Whether what stands left of `=` names the value: `x`, `x_1`, `AB`, `f(x)`, `\theta`, `(x,y)`, `\text{Total}`."""
     if worded := WORDED.fullmatch(text.strip()):
         return re.search(rf"\b{ANOTHER_VALUE}", worded[1]) is None
-    return NAME.fullmatch(key(text)) is not None
+    return NAME.fullmatch(key(text)) is not None and not swapped(key(text))
+
+
+def swapped(name: str) -> bool:
+    """Whether a tuple names its places in another order than they come in: `(y,x)`."""
+    letters = name.strip("()").split(",")
+    apart = [ord(letter) for letter in letters if len(letter) == 1]
+    return (
+        1 < len(apart) == len(letters) and apart != sorted(apart) and max(apart) - min(apart) == len(set(apart)) - 1
+    )
 
 
 def plain(text: str) -> Leaf:

@@ -6,7 +6,7 @@ import re
 from typing import Literal
 
 from marft.envs.grading.clock import minutes
-from marft.envs.grading.shape import Shape, Leaf
+from marft.envs.grading.shape import Leaf, Shape
 from marft.envs.grading.values import RATIO, is_number
 
 Sought = Literal["number", "time", "ratio", "verdict", "words", "formula"]

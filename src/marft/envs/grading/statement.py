@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from marft.envs.grading.boxes import BOX, OPERATOR
 from marft.envs.grading.denial import denied
+from marft.envs.grading.exact import number
 from marft.envs.grading.found import MAX_ANSWER, MAX_FOUND, Found
 from marft.envs.grading.numerals import SCALE, SMALL, in_words
 from marft.envs.grading.prose import last_line
@@ -75,6 +76,14 @@ SAYS = re.compile(
     r"\s+(?:(?:exactly|only|just|now|a total of)\s+)*(?P<said>[-−]?\\?\$?\d.*|" + f"(?:{'|'.join(SMALL)})" + r"\b.*)",
     re.S,
 )
+VERDICT = re.compile(r"[\"'*_ ]*(yes|no)\b[*_]*(?=[,;.:!—–]|\s[—–-])(?!\W*(?:wait|no|yes|actually|or|and)\b)", re.I)
+DIGITS = re.compile(r"\d+(?:\.\d+)?")
+FURTHER = re.compile(
+    r",?\s*\(?(?:so|thus|hence|therefore|making|totall?ing|for a total of|which (?:makes|gives|means))\b[^.\n]{0,60}?(\d+(?:\.\d+)?)(?![\d%/])[^\d.\n=]{0,30}\.?\s*$"
+    r"|[^.\n]{0,40}?\b(\d+(?:\.\d+)?)\s(?:\w+ )?(?:in total|altogether|total|in all|overall|combined)\b",
+    re.I,
+)
+EMPHASIS = re.compile(r"\*\*|__")
 LONGEST_VALUE = 200  # characters before `is the answer`
 
 
@@ -104,8 +113,8 @@ def behind_labels(tail: str) -> Iterator[Found]:
 
 def number_said(sentence: str) -> str:
     """What a sentence with one number says of it, from the number on; any other text as it is."""
-    found = SAYS.fullmatch(sentence)
-    return sentence if found is None or denied(sentence, *found.span("said"), "number") else found["said"]
+    found = SAYS.fullmatch(EMPHASIS.sub("", sentence))
+    return sentence if found is None or denied(found.string, *found.span("said"), "number") else found["said"]
 
 
 def before_labels(tail: str) -> Iterator[Found]:
@@ -126,13 +135,23 @@ def first_statement(line: str) -> tuple[str, int]:
     line = line[skipped:]
     if (found := MATH.match(line)) and not GOES_ON.match(found["rest"]) and not changed_behind(found["rest"]):
         return formula_of(found), skipped + found.start("rest")
+    if verdict := VERDICT.match(line):
+        return verdict[1], skipped + verdict.end(1)
     ended = SENTENCE_END.search(line)
+    if ended and goes_further(line, ended.start()):
+        ended = None
     text = line[: ended.start()] if ended else line
     if text.count("}") > text.count("{"):  # of JSON
         text = text.rstrip(" }")
     if text.count(")") > text.count("(") + text.count("["):
         text = text.rstrip(" )")
     return text.strip("\"'`*_ “”"), skipped + len(text)
+
+
+def goes_further(line: str, at: int) -> bool:
+    """Whether the sentence that is cut at `at` goes on to another number: 50 each, so 100."""
+    first, further = DIGITS.search(line[:at]), FURTHER.match(line, at)
+    return bool(first and further) and number(first[0]) != number(further[1] or further[2])  # type: ignore[index]
 
 
 def conclusions(tail: str) -> Iterator[Found]:
@@ -151,5 +170,7 @@ def conclusions(tail: str) -> Iterator[Found]:
 
 def is_answer_alone(line: str) -> bool:
     """Whether a message of one line is no sentence: a formula, one word, a number in words, an option."""
+    if re.match(r"\W*(?:so|thus|hence|then|it)\b", line, re.I):
+        return False
     one_word = " " not in line.strip() or not WORD.search(line)
     return one_word or in_words(line.strip(" .")) is not None or OPTION.fullmatch(line) is not None

@@ -11,7 +11,7 @@ from marft.envs.grading.latex import key
 from marft.envs.grading.measure import UNKNOWN, Measure
 from marft.envs.grading.numerals import SCALES
 from marft.envs.grading.shape import Group, Leaf, Shape, is_name
-from marft.envs.grading.units import converted
+from marft.envs.grading.units import converted, kind_of
 
 ROUNDED_FROM = 2  # a gold with so many decimal places may be the rounding of an exact fraction
 WORD = re.compile(r"[A-Za-z][A-Za-z'\- ]+[A-Za-z]")
@@ -116,7 +116,7 @@ def equal_percents(gold: Leaf, value: Fraction, answer: Leaf, other: Fraction, m
 
 def different_units(gold: Leaf, answer: Leaf, measure: Measure) -> bool:
     if gold.unit and answer.unit:
-        return gold.unit != answer.unit
+        return gold.unit != answer.unit and not (kind_of(gold.unit) == "money" and answer.unit.startswith(f"{gold.unit}/"))
     return bool(answer.unit) and not measure.allows(answer.unit)
 
 
