@@ -23,7 +23,9 @@ OPERAND = re.compile(
     rf"[\s$]*(?:{SIGN}|\*\*)[\s$({{]*(?:[-+]?\d|\\boxed|\\[dt]?frac|\\sqrt|\\pi|\()(?!\\circ)|!|\d|\.\d|[\s$]*\^(?!\s*\{{?\\circ)"
 )
 SCALED = re.compile(rf"[\s$]*(?:\\\))?[\s$]*(?:\\text\s*\{{\s*)?({SCALE})s?\b(?! of a)", re.I)
-UNIT_BEHIND = re.compile(r"[\s$]*(?:\\\))?[\s$]*(?:\\text\s*\{\s*)?((?!in\b|mi\b|am\b|pm\b|pt\b)[A-Za-z]{2,12}(?: per [a-z]+|/[a-z]+)?)\b(?!-| per\b)")
+UNIT_BEHIND = re.compile(
+    r"[\s$]*(?:\\\))?[\s$]*(?:\\text\s*\{\s*)?((?!in\b|mi\b|am\b|pm\b|pt\b)[A-Za-z]{2,12}(?: per [a-z]+|/[a-z]+)?)\b(?!-| per\b)"
+)
 PERCENT = re.compile(r"[\s$]*(?:\\?%|per ?cent\b)")
 CHANGED = re.compile(
     r"[\s$,]*(?:(?:plus|minus|times|divided by)\s+\$?\d+[\s$.]*(?:\n|\Z)|(?:doubled|tripled|halved|squared|cubed|negated|factorial)\b"

@@ -19,7 +19,7 @@ from marft.envs.grading.latex import clean
 from marft.envs.grading.markup import unmarked
 from marft.envs.grading.normal import written
 from marft.envs.grading.prose import numbers, ratios, times
-from marft.envs.grading.sentence import numbers_in_words, sayings, verdicts
+from marft.envs.grading.sentence import numbers_in_words, sayings, sentence_value, verdicts
 from marft.envs.grading.shape import read
 from marft.envs.grading.sought import Sought
 from marft.envs.grading.statement import conclusions, labels, number_said
@@ -45,7 +45,7 @@ IN_WORDS = re.compile(r"\s*\\text\w*\s*\{([^{}]*)\}[\s.]*")
 AGAIN = re.compile(r"\$?-?(?:\d[\d.,/]*\d|\d)(?![\d%\\])")
 Finder = Callable[[str], Iterator[Found]]
 KINDS: dict[Finder, str] = {boxes: "box", labels: "label", numbers: "number", times: "number", ratios: "number"}
-KINDS |= {verdicts: "sentence", sayings: "sentence"}
+KINDS |= {verdicts: "sentence", sayings: "sentence", numbers_in_words: "sentence"}
 # What is looked for where nothing is in a tag or box and nothing is labelled.
 UNLABELLED: dict[Sought, tuple[Finder, ...]] = {
     "number": (numbers, conclusions, numbers_in_words),
@@ -59,10 +59,11 @@ UNLABELLED: dict[Sought, tuple[Finder, ...]] = {
 
 def committed(text: str, prompt: str = "", sought: Sought = "number") -> str | None:
     """The answer `text` commits to, as written; None: none. Takes any text at all."""
-    return first_found(spoken(text), squeeze(prompt[:MAX_PROMPT]), (tags, boxes, labels, *UNLABELLED[sought]))
+    finders = (tags, boxes, labels, *UNLABELLED[sought])
+    return first_found(spoken(text), squeeze(prompt[:MAX_PROMPT]), finders, sought)
 
 
-def first_found(tail: str, copied: str, finders: tuple[Finder, ...]) -> str | None:
+def first_found(tail: str, copied: str, finders: tuple[Finder, ...], sought: Sought = "number") -> str | None:
     """The answer of the first kind that there is one of."""
     gone: list[Found] = []  # what is taken back as a box or label is no number or formula either
     for find in finders:
@@ -78,10 +79,20 @@ def first_found(tail: str, copied: str, finders: tuple[Finder, ...]) -> str | No
             ):
                 return None
             answer = joined(tail, said, find)
+            if find is labels and answer is not None:
+                return labelled(answer, sought)
             return within(answer) if find is tags and answer is not None else answer
         if kept and find in (numbers, times, ratios, verdicts):
             return None
     return None
+
+
+def labelled(answer: str, sought: Sought) -> str:
+    """What is labelled, and where that is a sentence, what it says: Answer: It will be Wednesday."""
+    if sought == "words":
+        return sentence_value(answer)
+    said = [one.text for one in UNLABELLED[sought][0](answer)] if sought in ("time", "ratio") else []
+    return said[0] if len(said) == 1 else answer
 
 
 def overlap(one: Found, other: Found) -> bool:

@@ -23,13 +23,22 @@ RATIO = re.compile(
     r"(?<![\w.,:/])\d{1,9}(?:\.\d{1,9})?(?:\s?(?::|to)\s?\d{1,9}(?:\.\d{1,9})?){1,5}(?![\w:/]|[.,]\d|\s*\?)"
 )
 DOLLARS = re.compile(r"\\\$")
-PROSE = re.compile(r"[\w\s.,;:!?%°'\"()*$€£¥¢#+=/~×÷·−–—“”‘’…✓✔✅→≈∴⇒⟹½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞-]*", re.ASCII)
+PROSE = re.compile(r"[\w\s.,;:!?%°'\"()*$€£¥¢#+=/~×÷·−–—“”‘’…✓✔✅→≈∴⇒⟹½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞²³-]*", re.ASCII)
 DELIMITED = re.compile(r"\\\(|\\\)|\\\[|\\\]|\*\*|`|(?<![\d\w])_{1,2}(?=\d)|(?<=\d)_{1,2}(?!\w)")
 IN_DOLLARS = re.compile(r"\$([^$\n]{1,60})\$")
 SIGNS = re.compile(r"\\(?:times|cdot|div)(?![A-Za-z])")
+# A constant that is worked out: $\\binom{4}{2} = 6$.
+CALCULATED = re.compile(
+    r"\$(?:[-\d\s.,+*/^(){}!=×·]|\\(?:binom|[dt]?frac|sqrt|left|right|cdot|times|pi)(?![A-Za-z])){2,80}=\s*(-?\d[\d,]*(?:\.\d+)?)\s*\$"
+)
+SQUARED = re.compile(r"(?<=\d [a-z]{2})\^(?:[23]\b|\{[23]\})")
 THOUSANDS = re.compile(r"\d{1,3}(?:\{,\}\d{3})+")
-FRACTION = re.compile(r"\\[dt]?frac\s?(?:\{(\d{1,9})\}\s?\{(\d{1,9})\}|(\d)\s?(\d))")
+FRACTION = re.compile(r"\\[dt]?frac\s?(?:\{(\d{1,9})\}\s?\{(\d{1,9})\}|(\d)\s?(\d))(?=\s*(?:\$|\\\)|=|\Z))")
 BETWEEN_NUMBERS = re.compile(rf"\s*(?:{OPERATOR}|in|for every)\s*\$?\s*", re.I)
+ALTERNATIVE = re.compile(
+    r"(?: [a-z][ a-z]{0,22}[,;]?|\s*\(|[ a-z]{1,22}\()\s*\bor\s+(?:(?:maybe|perhaps|even|possibly|about|else|rather)\s+)?"
+)
+NEGATIVE = re.compile(r"(?<![\d)] )\b(?:negative|minus)\s+\Z")
 UNIT = re.compile(r"\s+([A-Za-z]{3,})\b(?:\s+(?:per|an?)\s+([A-Za-z]{1,12})\b)?")
 IGNORANT = re.compile(
     r"\b(?:cannot|can['’]?t|couldn['’]?t|unable to|could not|can not|fail(?:ed)? to) (?:be )?(?:answer|solve|tell|say|determine|find)"
@@ -39,14 +48,16 @@ IGNORANT = re.compile(
     r"|\bwhichever\b",
     re.I,
 )
-EQUATION = re.compile(r"(?<![\w.])(?:\d+\s*[a-z]|[a-z]\s*[-+*/]\s*\d+|\d+\s*[-+*/]\s*[a-z])\s*=[^=]*$")  # 2x = 7
+EQUATION = re.compile(
+    r"(?<![\w.])(?:-\s?[a-z]|\d+\s*[a-z]|[a-z]\s*[-+*/]\s*\d+|\d+\s*[-+*/]\s*[a-z])\s*=[^=]*$"
+)  # 2x = 7
 # What a sentence begins with that sets out and concludes nothing.
 SETS_OUT = re.compile(
-    r"\W*(?:first(?:ly)?,? (?:we|let|note|there|I)|let(?:['’]s| us| me| [a-z])\b|(?:we|I) (?:only |also |already )?(?:know|are given|were told)"
-    r"|suppose|assume|recall|consider|it (?:says|mentions|is given)|(?:the|this) (?:question|problem|prompt|text) (?:says|states|asks|mentions|tells|is)|for (?:example|instance))\b",
+    r"\W*(?:(?:next|then|now|first(?:ly)?),? (?:we |I )?(?:consider|check|try|test|let|note|suppose|assume|know)|first(?:ly)?,? (?:we|there|I)|(?:we|I) (?:check|try|test|consider)|let(?:['’]s| us| me| [a-z])|(?:we|I) (?:only |also |already )?(?:know|are given|were told)"
+    r"|suppose|assume|hypothetically|recall|consider|it (?:says|mentions|is given)|(?:the|this) (?:question|problem|prompt|text) (?:says|states|asks|mentions|tells|is)|for (?:example|instance))\b",
     re.I,
 )
-CONCLUDES = re.compile(r"\b(?:so|thus|hence|therefore|then|means|gives|leaves|leaving|giving)\b|[=;:⇒→]", re.I)
+CONCLUDES = re.compile(r"\b(?:so|thus|hence|therefore|then|means|gives|leaves|leaving|giving)\b|=[^=]*=|[;:⇒→]", re.I)
 CUT_OFF = re.compile(r"[.!?]\s+(?:[A-Z][a-z]+\s?){1,3}$")  # the line breaks off in a new sentence
 SENTENCE = re.compile(r"(?<=[a-z\d)%!?]{2}[.!?])\s+(?=[A-Z])")
 # What may follow on the number that a sentence says: how it came about, and no other conclusion.
@@ -54,6 +65,7 @@ TAIL = re.compile(
     r"(?<![.!?:;]),?\s(?:because|since|after \w+ing)\s(?![^.]*(?:[=;:?]|\b(?:so|thus|hence|therefore|then|but|leaves?|leaving|left|total|means)\b))[^.\n]{1,80}\.?\s*$"
     r"|(?<![.!?:;]),?\s(?:after|when|despite|(?<!\d )(?:out of|from|with|by))\s(?![^.]*(?:[=;:?]|\b(?:so|thus|hence|therefore|then|is|are|was|were"
     r"|has|have|had|leaves?|leaving|left|gives?|giving|makes?|making|total|means|gets?|needs?|each|but|and|or)\b))[^.\n]{1,80}\.?\s*$"
+    r"|(?<=\d)\sof (?:the|his|her|their|all|these|those|its|my)\s(?:\w+\s)?\d[^.\n=]{0,40}\.?\s*$"
     r"|,?\s+(?:which|that) (?:is|are|was) [$€£]?\d[\d,.]* (?:\w+ )?(?:less|more|fewer|greater) than [^.=]{1,40}\.?\s*$",
     re.I,
 )
@@ -61,10 +73,13 @@ TAIL = re.compile(
 CONDITION = re.compile(
     r",?\s(?:(?:and (?:it )?is |which is |which )?(?:attained|achieved|reached|obtained|occurs|occurring)|when|where|at|for)\s[^.\n]{0,40}?[A-Za-z)]\s*=\s*[^.\n=]{1,24}[\s$.)]*$"
     r"|,?\s(?:at an? (?:rate|speed|pace|price|cost) of|at) [$€£]?\d[^.\n=]{1,24}\b(?:per|each|mph|an hour|a day|a piece|apiece)\b[^.\n=]{0,20}[\s.]*$"
-    r"|\s\((?![^()]*\b(?:or|not|maybe|could|might|actually|total|altogether|all|combined|wrong|but|so|minus|plus)\b)[^()?\n]{2,60}\)[\s.]*$"
+    r"|\s\((?![^()]*\b(?:or|not|maybe|could|might|no|wait|rather|instead|sorry|actually|total|altogether|all|combined|wrong|but|so|minus|plus)\b)[^()?\n]{2,60}\)[\s.]*$"
 )
 LONGEST_TAIL, MAX_CLOSING = 200, 4
-BESIDE = re.compile(r"\b(?:before|after|until|till|past|around|about|roughly|approximately|nearly|almost|since)\s+$", re.I)
+BESIDE = re.compile(
+    r"\b(?:(?:later|earlier|sooner) than|before|after|until|till|past|around|about|roughly|approximately|nearly|almost|since)\s+$",
+    re.I,
+)
 VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|be|will|needs?|costs?|takes?|took|\w+(?:s|ed))\b", re.I)
 # Lines that follow on an answer and say nothing more of it.
 CLOSING = re.compile(
@@ -106,20 +121,30 @@ def ratios(tail: str) -> Iterator[Found]:
 def values(tail: str, token: re.Pattern[str]) -> Iterator[Found]:
     start, line = last_line(tail)
     line = unwrapped(line)
-    if not PROSE.fullmatch(line) or IGNORANT.search(line) or EQUATION.search(line) or CUT_OFF.search(line[-LONGEST_TAIL:]):
+    if (
+        not PROSE.fullmatch(line)
+        or IGNORANT.search(line)
+        or EQUATION.search(line)
+        or CUT_OFF.search(line[-LONGEST_TAIL:])
+    ):
         return
     line = main_clause(line, token)
     found = list(token.finditer(line))[-MAX_FOUND:]
     if found and sets_out(line[: found[-1].start()]):
         return
     for n, one in enumerate(found):
-        joined_on = n and BETWEEN_NUMBERS.fullmatch(line, found[n - 1].end(), one.start())
+        at = one.start()
+        joined_on = n and BETWEEN_NUMBERS.fullmatch(line, found[n - 1].end(), at)
         text = line[found[n - 1].start() : one.end()] if joined_on else one[0]
         if token is NUMBER:
             text = with_unit(line, one, text)
+            if n and ALTERNATIVE.fullmatch(line, found[n - 1].end(), at):
+                text = f"{with_unit(line, found[n - 1], found[n - 1][0])}, {text}"
+            elif sign := NEGATIVE.search(line, 0, at):
+                text, at = f"-{text}", sign.start()
         elif token is TIME and (before := BESIDE.search(line, 0, one.start())):
             text = f"{before[0]}{text}"
-        yield Found(start=start + one.start(), end=start + one.end(), text=text)
+        yield Found(start=start + at, end=start + one.end(), text=text)
 
 
 def with_unit(line: str, one: re.Match[str], text: str) -> str:
@@ -134,7 +159,8 @@ def with_unit(line: str, one: re.Match[str], text: str) -> str:
 
 def main_clause(line: str, token: re.Pattern[str]) -> str:
     """The line without what only says how its value came about: He has 39 left after eating 35 of the 74."""
-    for found in (*TAIL.finditer(line, max(0, len(line) - LONGEST_TAIL)), *CONDITION.finditer(line, max(0, len(line) - LONGEST_TAIL))):
+    late = max(0, len(line) - LONGEST_TAIL)
+    for found in (*TAIL.finditer(line, late), *CONDITION.finditer(line, late)):
         before = SENTENCE.split(line[: found.start()])[-1]
         if token.search(before) and VERB.search(before):
             return line[: found.start()]
@@ -149,8 +175,10 @@ def sets_out(before: str) -> bool:
 
 def unwrapped(line: str) -> str:
     r"""Prose with its numbers out of `$…$`, `\(…\)`, `**…**`; every sign keeps its place."""
+    line = FRACTION.sub(lambda f: f" {f[1] or f[3]}/{f[2] or f[4]}".ljust(len(f[0])), line)
     line = DELIMITED.sub(lambda sign: " " * len(sign[0]), DOLLARS.sub(" $", line))
     line = SIGNS.sub(lambda sign: "×".ljust(len(sign[0])), line.replace("\\%", " %").replace("\\,", "  "))
-    line = FRACTION.sub(lambda f: f" {f[1] or f[3]}/{f[2] or f[4]}".ljust(len(f[0])), line)
+    line = SQUARED.sub(lambda f: ("²" if "2" in f[0] else "³").ljust(len(f[0])), line)
     line = THOUSANDS.sub(lambda f: f[0].replace("{,}", ",").ljust(len(f[0])), line)
+    line = CALCULATED.sub(lambda f: f[1].rjust(len(f[0]) - 1) + " ", line)
     return IN_DOLLARS.sub(lambda f: f" {f[1]} " if re.fullmatch(r"[-−\s$\d.,/%=x:]*", f[1]) else f[0], line)

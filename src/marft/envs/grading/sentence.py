@@ -12,16 +12,17 @@ from dataclasses import replace
 
 from marft.envs.grading.denial import CONTRACTED, NEGATED, REFUSED
 from marft.envs.grading.found import Found
-from marft.envs.grading.numerals import PARTS, SMALL
+from marft.envs.grading.numerals import PARTS, SCALES, SMALL
 from marft.envs.grading.prose import IGNORANT, SETS_OUT, last_line
 from marft.envs.grading.statement import number_said
 
 LONGEST = 400  # characters of a sentence that is read
 LONGEST_VALUE = 80
+SHARE = re.compile(rf"((?:{'|'.join(SMALL)}|an?)[ -](?:{'|'.join(PARTS)})s?) of\b", re.I)
 LONE = "lone"
-IN_WORDS = rf"(?:(?:one|an?)[ -](?:in\b|out of\b|{'|'.join(PARTS)})|(?!one\b|zero\b)(?:{'|'.join(SMALL)})\b)"  # one is a pronoun too
+IN_WORDS = rf"(?:negative |minus )?(?:(?:one|an?)[ -](?:in\b|out of\b|{'|'.join((*PARTS, *SCALES))})|(?!one\b|zero\b)(?:{'|'.join(SMALL)})\b)"  # one is a pronoun too
 SENTENCE = re.compile(
-    r"(?<![A-Z])(?<!\b[ap]\.m)(?<!\b[ap])(?<!\bMr)(?<!\bMrs)(?<!\bDr)(?<!\bSt)[.!?](?=[*_\"')]*\s)\s*"
+    r"(?<![A-Z])(?<!\b[ap]\.m)(?<!\b[ap])(?<!\bi\.e)(?<!\be\.g)(?<!\bi)(?<!\be)(?<!\bMr)(?<!\bMrs)(?<!\bDr)(?<!\bSt)[.!?](?=[*_\"')]*\s)\s*"
 )
 MARKS = re.compile(r"\*\*|__|(?<!\w)[*_](?=\S)|(?<=\S)[*_](?!\w)|`|\\[()]|\$")
 OPENER = re.compile(
@@ -30,8 +31,8 @@ OPENER = re.compile(
     re.I,
 )
 LINK = re.compile(
-    r"(?:\b(?:is|are|was|were|be|been|becomes?|equals?|on|in|at|chooses?|chose|picks?|selects?|takes?|gets?|have|obtain|find|namely|gives?|yields?|by|means?|called|named|(?:go(?:es)?|went) with|opt for|prefers?|recommend|buys?|uses?)\b"
-    r"|['’](?:s|re)\b(?! \w+s\b)|:|(?:^|,\s*|;\s*|→\s*|⇒\s*)(?:so|thus|hence|therefore|then)\b,?)\s+"
+    r"(?:\b(?:is|are|was|were|be|been|becomes?|equals?|on|in|at|chooses?|chose|picks?|selects?|takes?|gets?|have|obtain|find|namely,?|gives?|yields?|by|means?|called|named|describes?|hires?|(?:go(?:es)?|went) with|opt for|prefers?|recommend|buys?|uses?)\b"
+    r"|\bi\.e\.,?|['’](?:s|re)\b(?! \w+s\b)|:|(?:^|,\s*|;\s*|→\s*|⇒\s*)(?:so|thus|hence|therefore|then)\b,?)\s+"
     r"(?:(?:therefore|thus|hence|then|indeed|simply|just|exactly|only|both|now|again|clearly|equal to|going to be|given by|precisely|actually|definitely)\s*,?\s+)*"
     r"(?:(?:an?|the|month of|option|choice|answer|letter|value|values|numbers?|points?|ordered pairs?|interval|set|pair)\s+)*",
     re.I,
@@ -40,33 +41,97 @@ LINK = re.compile(
 DOUBTED = re.compile(
     rf"{NEGATED}|{CONTRACTED}|{REFUSED}|\b(?:if|unless|whether|suppose|supposing|assume|assuming|let|since|because|given|while|although|though|when|where"
     r"|maybe|perhaps|possibly|probably|presumably|might|could|would have|either|guess|seems?|appears?|supposedly|allegedly|looks like|(?<!most )likely|says?|said|claims?|claimed|thinks?|thought|believes?"
-    r"|used to|yesterday|(?<!from )today|originally|initially|at least|at most|one of|some|example|wrong|other|another|try|trap|mistake|tempting|depends?|or)\b"
+    r"|used to|yesterday|(?<!from )today|originally|initially|at least|at most|one of|one factor|a factor|\w+est after|some|followed|divisible|multiple|parallel|perpendicular|example|wrong|other|another|try|trap|mistake|tempting|depends?|or)\b"
     r"|(?-i:\bmay\b)|[?<>≠≈~✗✘❌✖]",
     re.I,
 )
 STARTS = re.compile(r",\s|;\s|:\s|\b(?:so|thus|hence|therefore|then|but|means?|and)\b", re.I)  # of a clause
 # How it came about, which changes nothing about the value.
-REASON = re.compile(r",?\s(?:because|since|as|which|who|whose|with|for)\s(.{1,200})$")
-TITLE = r"(?:[A-Z][a-z]+(?: (?:[A-Z][a-z]*|\d{1,2}))?|\([A-J]\))"
+REASON = re.compile(
+    r",?\s(?:because|since|as|which(?! is an? | is on | is [A-Z]\w+$)|who|whose|(?<!go )with|for)\s(.{1,200})$|,\sat\s(\d.{1,40})$"
+)
+# What a kind of thing is called behind its name: an isosceles triangle, 3π square units.
+NOUN = re.compile(
+    r"(?<=\w)\s(?:triangles?|functions?|numbers?|curves?|(?:square |cubic )?units?|marbles?|beads?|plan)$"
+)
+TITLE = r"(?:[A-Z][a-z]+(?: (?:[A-Z][a-z]*|\d{1,2}))?|\([A-J]\)|[B-HJ])"
 CONCLUSION = re.compile(r"[\s,;](?:so|thus|hence|therefore)\b,?\s+", re.I)
+CONDITIONAL = re.compile(r"\W*(?:if|when|suppose|assuming|unless)\b[^,]*$", re.I)
 SUBJECT = re.compile(rf"(?:(?:the|option|choice)\s+)?({TITLE})\s+(.{{2,120}})", re.S)
 NOT_A_NAME = frozenset(
-    ["he", "she", "it", "they", "we", "you", "i", "there", "this", "that", "these", "those", "the", "a", "an", "so", "thus", "hence", "what", "who", "both", "each", "every", "no", "yes", "all", "none", "one", "if", "in", "on", "at", "for", "of", "my", "our", "your", "his", "her", "their", "its", "some", "many", "most", "after", "before", "since", "because", "when", "while", "answer", "total"]
+    [
+        "he",
+        "she",
+        "it",
+        "they",
+        "we",
+        "you",
+        "i",
+        "there",
+        "this",
+        "that",
+        "these",
+        "those",
+        "the",
+        "a",
+        "an",
+        "so",
+        "thus",
+        "hence",
+        "what",
+        "who",
+        "both",
+        "each",
+        "every",
+        "no",
+        "yes",
+        "all",
+        "none",
+        "one",
+        "if",
+        "in",
+        "on",
+        "at",
+        "for",
+        "of",
+        "my",
+        "our",
+        "your",
+        "his",
+        "her",
+        "their",
+        "its",
+        "some",
+        "many",
+        "most",
+        "after",
+        "before",
+        "since",
+        "because",
+        "when",
+        "while",
+        "answer",
+        "total",
+    ]
 )
 DECIDES = re.compile(
     r"[a-z]+\b"
-    r"(?:(?!\b(?:less|fewer|least|fewest|worse|worst|lowest|wrong)\b).)*?"
-    r"(?:\b(?:more|most|best|better|first|winner|answer|wins|won|right|correct|further|farther|furthest|farthest)\b|\b[a-z]{2,}(?:er|est)\b(?<!other)(?<!under)(?<!after)(?<!over)(?<!never)(?<!either))|(?:wins|won)\b",
+    r"(?:(?!\b(?:less|fewer|least|fewest|worse|worst|lowest|slowest|last|wrong)\b).)*?"
+    r"(?:\b(?:more|most|best|better|first|winner|answer|wins|won|right|correct|further|farther|furthest|farthest)\b|\b[a-z]{2,}(?:er|est)\b(?<!other)(?<!under)(?<!after)(?<!over)(?<!never)(?<!either)(?<!fewer)(?<!fewest))|(?:wins|won)\b|(?:charges|costs) less\b",
     re.I,
 )
+SENTENCE_LIKE = re.compile(r"(?:it|he|she|they|the|this|that|there|we|you|[A-Z][a-z]+)\s+\S+\s+\S", re.I)
 BESIDE = re.compile(r"\b(?:before|until|but)\b")
 VERDICT = re.compile(
     r"(?:\W*(?:so|thus|hence|therefore|then|well|in conclusion|finally|and)\b)?\W*(yes|no|true|false)\b(?=\s*(?:[,.!;:—–*_\"')-]|$))",
     re.I,
 )
-ENDING = re.compile(r"(?:\b(?:is|are|so|hence|thus|therefore)\b|:)[\s,*_]*(?:(?:thus|therefore|clearly|indeed)[\s,*_]+)?(yes|no|true|false)[\s.!*_]*$", re.I)
+ENDING = re.compile(
+    r"(?:\b(?:is|are|so|hence|thus|therefore)\b|:)[\s,*_]*(?:(?:thus|therefore|clearly|indeed)[\s,*_]+)?(yes|no|true|false)[\s.!*_]*$",
+    re.I,
+)
 NO_VERDICT = re.compile(
-    r"[\s,.!;:—–*-]*(?:wait|hold on|that['’]?s|that is|this is|it['’]s (?:right|correct|wrong)|let me|hmm|actually|scratch|sorry|or\b|and no|correct|right|and yes|but wait|problem)|.*\b(?:depends|maybe|perhaps|not sure|unless|or no|or yes|kidding)\b",
+    r"[\s,.!;:—–*-]*(?:wait|hold on|that['’]?s|that is|this is|it['’]s (?:right|correct|wrong)|let me|hmm|actually|scratch|sorry|or\b|and no|correct|right|and yes|but wait|problem)|.*\b(?:depends|maybe|perhaps|not sure|unless|if|otherwise|or no|or yes|kidding)\b",
     re.I | re.S,
 )
 
@@ -82,8 +147,10 @@ def numbers_in_words(tail: str) -> Iterator[Found]:
     last = last_sentence(tail)
     if last is None or re.search(r"\d", last.text) or SETS_OUT.match(last.text):
         return
-    rest = OPENER.sub("", last.text[:LONGEST], count=1)
-    for value in (number_said(rest), said_in(rest)):
+    opener = OPENER.match(last.text)
+    rest = last.text[opener.end() if opener else 0 : LONGEST]
+    share = SHARE.match(rest)
+    for value in (share[1] if share else None, number_said(rest), said_in(rest)):
         if value and value != rest and re.match(IN_WORDS, value, re.I):
             yield replace(last, text=value, mark="")
             return
@@ -106,7 +173,7 @@ def said_in(sentence: str, lone: bool = False) -> str | None:
     """The value of a sentence; None for one that commits to none. `lone`: it may be nothing but the value."""
     reasons = [one for one in REASON.finditer(sentence) if LINK.search(sentence, 0, one.start())]
     if reasons and (reason := reasons[0]):
-        if re.search(rf"{REFUSED}|\b(?:or|maybe|perhaps|unless|if|but)\b", reason[1], re.I):
+        if re.search(rf"{REFUSED}|\b(?:or|maybe|perhaps|unless|if|but)\b", reason[0], re.I):
             return None
         sentence = sentence[: reason.start()]
     opener = OPENER.match(sentence)
@@ -121,9 +188,17 @@ def said_in(sentence: str, lone: bool = False) -> str | None:
     if link is None:
         return bare(rest) if lone or opener else None
     front = STARTS.split(sentence[: link.start()])[-1]
+    if CONDITIONAL.match(sentence) and "," not in front:
+        return None
     if DOUBTED.search(front) or SETS_OUT.match(sentence) or not re.search(r"\w", sentence[: link.end()]):
         return None
-    return bare(sentence[link.end() :])
+    return bare(NOUN.sub("", sentence[link.end() :]))
+
+
+def sentence_value(answer: str) -> str:
+    """What a sentence says, and any other text as it is."""
+    text = MARKS.sub("", answer).strip(" .!")
+    return (SENTENCE_LIKE.match(text) and said_in(text[:LONGEST])) or answer
 
 
 def bare(value: str) -> str | None:

@@ -11,7 +11,7 @@ from marft.envs.grading.exact import calculated, equal_sides, number
 from marft.envs.grading.intervals import as_intervals
 from marft.envs.grading.latex import ROW, SET_CLOSE, SET_OPEN, TEXT_CLOSE, TEXT_OPEN, key
 from marft.envs.grading.numerals import BASES, in_words, leading_words
-from marft.envs.grading.units import ANOTHER_VALUE, split_unit
+from marft.envs.grading.units import ANOTHER_VALUE, converted, split_unit
 
 MAX_DEPTH = 8  # of brackets in brackets; deeper ones are read as plain text
 MAX_ITEMS = 64
@@ -56,7 +56,8 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Several values: kind `list` (in any order), `union` (in any order), brackets such as `(]`, or a matrix's shape."""
+    """Several values: kind `list` (in any order), `union` (in any order), brackets such as `(]`, or a matrix's shape; `same`
+    is one value in several units."""
 
     kind: str
     items: tuple[Shape, ...]
@@ -101,6 +102,8 @@ def read(text: str, depth: int = 0) -> Shape:
         and number(twice[1]) in (number(twice[2]), calculated(twice[2]))
     ):
         text = twice[1]  # eighteen (18)
+    elif twice and is_one_quantity(both := (plain(twice[1]), plain(twice[2]))):
+        return Group(kind="same", items=both)
     if len(parts := split(text, SEPARATOR)) > 1 and not COUNTED.fullmatch(text):
         return group("list", parts, depth)
     return read_value(text, depth)
@@ -116,7 +119,23 @@ def group(kind: str, parts: list[str], depth: int) -> Shape:
         texts = {key(item.text) for item in items if isinstance(item, Leaf)}
         if len(values) == 1 and None not in values and len(texts) == len(items):  # 18, or eighteen
             return items[0]
+        if is_one_quantity(items):
+            return Group(kind="same", items=items)
     return Group(kind=kind, items=items)
+
+
+def is_one_quantity(items: tuple[Shape, ...]) -> bool:
+    """Whether two values are one in two units: `90 minutes, 1.5 hours`, `3/4, 75%`."""
+    if len(items) != 2 or not (isinstance(items[0], Leaf) and isinstance(items[1], Leaf)):
+        return False
+    first, second = items
+    one, other = number(first.text), number(second.text)
+    if one is None or other is None or first.unit == second.unit:
+        return False
+    if "percent" in (first.unit, second.unit) and "" in (first.unit, second.unit):
+        return one / (100 if first.unit else 1) == other / (100 if second.unit else 1)
+    factor = converted(first.unit, second.unit)
+    return factor is not None and one * factor == other
 
 
 def is_bracketed(text: str) -> bool:
@@ -163,9 +182,7 @@ def swapped(name: str) -> bool:
     """Whether a tuple names its places in another order than they come in: `(y,x)`."""
     letters = name.strip("()").split(",")
     apart = [ord(letter) for letter in letters if len(letter) == 1]
-    return (
-        1 < len(apart) == len(letters) and apart != sorted(apart) and max(apart) - min(apart) == len(set(apart)) - 1
-    )
+    return 1 < len(apart) == len(letters) and apart != sorted(apart) and max(apart) - min(apart) == len(set(apart)) - 1
 
 
 def plain(text: str) -> Leaf:

@@ -10,8 +10,8 @@ from marft.envs.grading.denial import denied
 from marft.envs.grading.exact import number
 from marft.envs.grading.found import MAX_ANSWER, MAX_FOUND, Found
 from marft.envs.grading.numerals import SCALE, SMALL, in_words
-from marft.envs.grading.prose import last_line
-from marft.envs.grading.units import ANOTHER_VALUE, changed_behind
+from marft.envs.grading.prose import CONDITION, LONGEST_TAIL, last_line
+from marft.envs.grading.units import ANOTHER_VALUE, NAMES, changed_behind
 
 LABEL = re.compile(
     r"####|(?<![A-Za-z])(?:answers?|ans(?=[.:\s])|(?:correct|right|best)\s+(?:option|choice|statement|response))\b\.?"
@@ -57,7 +57,7 @@ ONLY = re.compile(r"[^\s.!?]{1,60}(?: [^\s.!?]{1,20}){0,8}")
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
 OPTION = re.compile(r"\W*(?:option|choice)\s+\(?([A-Z])\)?\W*", re.I)
 CONCLUDES = re.compile(
-    r"(?:\b(?:is|are|be|equals?|get|have|obtain|gives?|find|yields?|so|thus|hence|therefore|answer|result|solution|to|as|of|that"
+    r"(?:\b(?:is|are|be|equals?|get|have|obtain|gives?|find|yields?|so|thus|hence|therefore|answer|result|solution|to|as|of|that|equation|has"
     r"|conclude)\b|[=:,→⇒])[\s:,*]*$",
     re.I,
 )
@@ -77,6 +77,9 @@ SAYS = re.compile(
     re.S,
 )
 VERDICT = re.compile(r"[\"'*_ ]*(yes|no)\b[*_]*(?=[,;.:!—–]|\s[—–-])(?!\W*(?:wait|no|yes|actually|or|and)\b)", re.I)
+UNIT_BEHIND = re.compile(
+    rf"(?:\s*((?:(?:square|cubic)\s+)?(?:units?|{'|'.join(w for w in NAMES if len(w) > 3)}|cm|km|mm)))?[\s*.!]*"
+)
 DIGITS = re.compile(r"\d+(?:\.\d+)?")
 FURTHER = re.compile(
     r",?\s*\(?(?:so|thus|hence|therefore|making|totall?ing|for a total of|which (?:makes|gives|means))\b[^.\n]{0,60}?(\d+(?:\.\d+)?)(?![\d%/])[^\d.\n=]{0,30}\.?\s*$"
@@ -157,12 +160,17 @@ def goes_further(line: str, at: int) -> bool:
 def conclusions(tail: str) -> Iterator[Found]:
     """The formula that ends the last line, or a message that is nothing but an answer."""
     start, line = last_line(tail)
+    if (where := CONDITION.search(line, max(0, len(line) - LONGEST_TAIL))) and re.search(
+        FORMULA, line[: where.start()]
+    ):
+        line = line[: where.start()]
     *_, last = [None, *re.finditer(FORMULA, line)]
     if last is not None and not BOX.search(line):
         rest = line[last.end() :]
         alone = not line[: last.start()].strip(" *") or CONCLUDES.search(line[: last.start()])
-        if alone and re.fullmatch(r"[\s*.!]*", rest):
-            yield Found(start=start + last.start(), end=start + last.end(), text=formula_of(last))
+        if alone and (unit := UNIT_BEHIND.fullmatch(rest)):
+            text = formula_of(last) + (rf"\text{{ {unit[1]}}}" if unit[1] else "")
+            yield Found(start=start + last.start(), end=start + last.end(), text=text)
     elif start == 0 and ONLY.fullmatch(line.strip(" .*`")) and not BOX.search(line) and is_answer_alone(line):
         option = OPTION.fullmatch(line)
         yield Found(start=0, end=len(line), text=option[1] if option else line.strip("* `"))

@@ -116,7 +116,9 @@ def equal_percents(gold: Leaf, value: Fraction, answer: Leaf, other: Fraction, m
 
 def different_units(gold: Leaf, answer: Leaf, measure: Measure) -> bool:
     if gold.unit and answer.unit:
-        return gold.unit != answer.unit and not (kind_of(gold.unit) == "money" and answer.unit.startswith(f"{gold.unit}/"))
+        return gold.unit != answer.unit and not (
+            kind_of(gold.unit) == "money" and answer.unit.startswith(f"{gold.unit}/")
+        )
     return bool(answer.unit) and not measure.allows(answer.unit)
 
 
@@ -136,6 +138,8 @@ def letters(text: str) -> str:
 
 def render(shape: Shape) -> str:
     """Canonical text: equal answers mostly have equal text."""
+    if isinstance(shape, Group) and shape.kind == "same":
+        return render(shape.items[0])
     if isinstance(shape, Group):
         items = [render(item) for item in shape.items]
         if shape.kind in ("list", "union"):
