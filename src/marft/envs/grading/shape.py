@@ -126,9 +126,11 @@ def group(kind: str, parts: list[str], depth: int) -> Shape:
 
 def is_one_quantity(items: tuple[Shape, ...]) -> bool:
     """Whether two values are one in two units: `90 minutes, 1.5 hours`, `3/4, 75%`."""
-    if len(items) != 2 or not (isinstance(items[0], Leaf) and isinstance(items[1], Leaf)):
+    if len(items) != 2:
         return False
     first, second = items
+    if not (isinstance(first, Leaf) and isinstance(second, Leaf)):
+        return False
     one, other = number(first.text), number(second.text)
     if one is None or other is None or first.unit == second.unit:
         return False
