@@ -64,7 +64,7 @@ BEFORE_BOX = re.compile(
 )
 NUMBER_DENIED = re.compile(
     rf"{NEGATED}|{CONTRACTED}|{REFUSED}|{COMPARED}\s+(?:the\s+)?\$?$|(?<![=-])[<>≤≥≠~]=?\s*$|\b(?:if|suppose|supposing|assume|whether|imagine|ignore|forget|disregard|mistake|trap|all \w+ but|rules?)\b"
-    r"|\b(?:starts?|begins?|ends?) (?:with|in)\b|\b(?:contains?|includes?|has a factor of)\s+\$?$",
+    r"|\b(?:starts?|begins?|ends?) (?:with|in)\b|\b(?:divided|multiplied) by\s+\$?$|\b(?:contains?|includes?|has a factor of)\s+\$?$",
     re.I,
 )
 # What is said of something else than the answer (one less than the answer is …), or of the answer but not that it is that.

@@ -53,17 +53,19 @@ EQUATION = re.compile(
 )  # 2x = 7
 # What a sentence begins with that sets out and concludes nothing.
 SETS_OUT = re.compile(
-    r"\W*(?:(?:next|then|now|first(?:ly)?),? (?:we |I )?(?:consider|check|try|test|let|note|suppose|assume|know)|first(?:ly)?,? (?:we|there|I)|(?:we|I) (?:check|try|test|consider)|let(?:['’]s| us| me| [a-z])|(?:we|I) (?:only |also |already )?(?:know|are given|were told)"
+    r"\W*(?:(?:next|then|now|first(?:ly)?),? (?:we |I )?(?:consider|check|try|test|let|note|suppose|assume|know)|first(?:ly)?,? (?:we|there|I)|(?:we|I) (?:check|try|test|consider)|let(?:['’]s(?! see)| us(?! see)| me| [a-z])|(?:we|I) (?:only |also |already )?(?:know|are given|were told)"
     r"|suppose|assume|hypothetically|recall|consider|it (?:says|mentions|is given)|(?:the|this) (?:question|problem|prompt|text) (?:says|states|asks|mentions|tells|is)|for (?:example|instance))\b",
     re.I,
 )
-CONCLUDES = re.compile(r"\b(?:so|thus|hence|therefore|then|means|gives|leaves|leaving|giving)\b|=[^=]*=|[;:⇒→]", re.I)
+CONCLUDES = re.compile(
+    r"\b(?:so|thus|hence|therefore|then|means|gives|leaves|leaving|giving|total|altogether)\b|=[^=]*=|[;:⇒→]", re.I
+)
 CUT_OFF = re.compile(r"[.!?]\s+(?:[A-Z][a-z]+\s?){1,3}$")  # the line breaks off in a new sentence
 SENTENCE = re.compile(r"(?<=[a-z\d)%!?]{2}[.!?])\s+(?=[A-Z])")
 # What may follow on the number that a sentence says: how it came about, and no other conclusion.
 TAIL = re.compile(
     r"(?<![.!?:;]),?\s(?:because|since|after \w+ing)\s(?![^.]*(?:[=;:?]|\b(?:so|thus|hence|therefore|then|but|leaves?|leaving|left|total|means)\b))[^.\n]{1,80}\.?\s*$"
-    r"|(?<![.!?:;]),?\s(?:after|when|despite|(?<!\d )(?:out of|from|with|by))\s(?![^.]*(?:[=;:?]|\b(?:so|thus|hence|therefore|then|is|are|was|were"
+    r"|(?<![.!?:;]),?\s(?:(?:after|when|despite) (?:he|she|it|they|we|all|the|that|this)|(?<=left )(?:out of|from))\s(?![^.]*(?:[=;:?]|\b(?:so|thus|hence|therefore|then|is|are|was|were"
     r"|has|have|had|leaves?|leaving|left|gives?|giving|makes?|making|total|means|gets?|needs?|each|but|and|or)\b))[^.\n]{1,80}\.?\s*$"
     r"|(?<=\d)\sof (?:the|his|her|their|all|these|those|its|my)\s(?:\w+\s)?\d[^.\n=]{0,40}\.?\s*$"
     r"|,?\s+(?:which|that) (?:is|are|was) [$€£]?\d[\d,.]* (?:\w+ )?(?:less|more|fewer|greater) than [^.=]{1,40}\.?\s*$",
@@ -71,7 +73,7 @@ TAIL = re.compile(
 )
 # Where the value is taken: The minimum is 18, attained at x = 3.
 CONDITION = re.compile(
-    r",?\s(?:(?:and (?:it )?is |which is |which )?(?:attained|achieved|reached|obtained|occurs|occurring)|when|where|at|for)\s[^.\n]{0,40}?[A-Za-z)]\s*=\s*[^.\n=]{1,24}[\s$.)]*$"
+    r",?\s(?:(?:and (?:it )?is |which is |which )?(?:attained|achieved|reached|obtained|occurs|occurring)\s[^.\n]{0,40}?[A-Za-z)]|(?:when|where|at)\s[\s$(]{0,3}[A-Za-z](?:\s?[,+]\s?[a-z]){0,3}[)]?)\s*=\s*[^.\n=]{1,24}[\s$.)]*$"
     r"|,?\s(?:at an? (?:rate|speed|pace|price|cost) of|at) [$€£]?\d[^.\n=]{1,24}\b(?:per|each|mph|an hour|a day|a piece|apiece)\b[^.\n=]{0,20}[\s.]*$"
     r"|\s\((?![^()]*\b(?:or|not|maybe|could|might|no|wait|rather|instead|sorry|actually|total|altogether|all|combined|wrong|but|so|minus|plus)\b)[^()?\n]{2,60}\)[\s.]*$"
 )

@@ -20,6 +20,7 @@ LONGEST = 400  # characters of a sentence that is read
 LONGEST_VALUE = 80
 SHARE = re.compile(rf"((?:{'|'.join(SMALL)}|an?)[ -](?:{'|'.join(PARTS)})s?) of\b", re.I)
 LONE = "lone"
+MAX_WORDS = 8  # of a sentence that a number in words begins
 IN_WORDS = rf"(?:negative |minus )?(?:(?:one|an?)[ -](?:in\b|out of\b|{'|'.join((*PARTS, *SCALES))})|(?!one\b|zero\b)(?:{'|'.join(SMALL)})\b)"  # one is a pronoun too
 SENTENCE = re.compile(
     r"(?<![A-Z])(?<!\b[ap]\.m)(?<!\b[ap])(?<!\bi\.e)(?<!\be\.g)(?<!\bi)(?<!\be)(?<!\bMr)(?<!\bMrs)(?<!\bDr)(?<!\bSt)[.!?](?=[*_\"')]*\s)\s*"
@@ -27,7 +28,7 @@ SENTENCE = re.compile(
 MARKS = re.compile(r"\*\*|__|(?<!\w)[*_](?=\S)|(?<=\S)[*_](?!\w)|`|\\[()]|\$")
 OPENER = re.compile(
     r"(?:(?:so|thus|hence|therefore|then|and|finally|overall|in conclusion|in short|in summary|this means(?: that)?|that means(?: that)?"
-    r"|it follows that|we (?:conclude|see|find) that|which means(?: that)?|as a result|consequently|accordingly|clearly|in the end|solution|result|conclusion)\b[\s,:]*)+",
+    r"|it follows that|we (?:conclude|see|find) that|which means(?: that)?|as a result|consequently|accordingly|clearly|in the end|all in all|solution|result|conclusion)\b[\s,:]*)+",
     re.I,
 )
 LINK = re.compile(
@@ -117,7 +118,7 @@ NOT_A_NAME = frozenset(
 DECIDES = re.compile(
     r"[a-z]+\b"
     r"(?:(?!\b(?:less|fewer|least|fewest|worse|worst|lowest|slowest|last|wrong)\b).)*?"
-    r"(?:\b(?:more|most|best|better|first|winner|answer|wins|won|right|correct|further|farther|furthest|farthest)\b|\b[a-z]{2,}(?:er|est)\b(?<!other)(?<!under)(?<!after)(?<!over)(?<!never)(?<!either)(?<!fewer)(?<!fewest))|(?:wins|won)\b|(?:charges|costs) less\b",
+    r"(?:\b(?:more|most|best|better|first|winner|answer|wins|won|right|correct|further|farther|furthest|farthest)\b|\b[a-z]{2,}(?:er|est)\b(?<!other)(?<!under)(?<!after)(?<!over)(?<!never)(?<!either)(?<!fewer)(?<!fewest)(?<!later)(?<!number)(?<!order)(?<!\bher)(?<!\bper))|(?:wins|won)\b|(?:charges|costs) less\b",
     re.I,
 )
 SENTENCE_LIKE = re.compile(r"(?:it|he|she|they|the|this|that|there|we|you|[A-Z][a-z]+)\s+\S+\s+\S", re.I)
@@ -150,8 +151,9 @@ def numbers_in_words(tail: str) -> Iterator[Found]:
     opener = OPENER.match(last.text)
     rest = last.text[opener.end() if opener else 0 : LONGEST]
     share = SHARE.match(rest)
-    for value in (share[1] if share else None, number_said(rest), said_in(rest)):
-        if value and value != rest and re.match(IN_WORDS, value, re.I):
+    first = rest if not DOUBTED.search(rest) and len(rest.split()) <= MAX_WORDS else None
+    for value in (share[1] if share else None, number_said(rest), said_in(rest), first):
+        if value and (value != rest or value == first) and re.match(IN_WORDS, value, re.I):
             yield replace(last, text=value, mark="")
             return
 
@@ -181,7 +183,7 @@ def said_in(sentence: str, lone: bool = False) -> str | None:
     *_, clause = [None, *CONCLUSION.finditer(rest)]
     rest = rest[clause.end() :] if clause else rest
     subject = SUBJECT.fullmatch(rest)
-    if subject and subject[1].split()[0].lower() not in NOT_A_NAME and DECIDES.match(subject[2]):
+    if subject and is_name(subject[1]) and "," not in subject[2] and DECIDES.match(subject[2]):
         others = re.search(r"(?<!than )(?<!than Plan )\b[A-Z][a-z]", subject[2])
         return None if others or DOUBTED.search(subject[2]) or BESIDE.search(subject[2]) else subject[1]
     *_, link = [None, *LINK.finditer(sentence)]
@@ -199,6 +201,11 @@ def sentence_value(answer: str) -> str:
     """What a sentence says, and any other text as it is."""
     text = MARKS.sub("", answer).strip(" .!")
     return (SENTENCE_LIKE.match(text) and said_in(text[:LONGEST])) or answer
+
+
+def is_name(title: str) -> bool:
+    first = title.split()[0].lower()
+    return first not in NOT_A_NAME and first not in SMALL
 
 
 def bare(value: str) -> str | None:

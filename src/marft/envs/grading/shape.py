@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from marft.envs.grading.exact import calculated, equal_sides, number
+from marft.envs.grading.exact import calculated, number
 from marft.envs.grading.intervals import as_intervals
 from marft.envs.grading.latex import ROW, SET_CLOSE, SET_OPEN, TEXT_CLOSE, TEXT_OPEN, key
 from marft.envs.grading.numerals import BASES, in_words, leading_words
@@ -25,6 +25,10 @@ EQUALS = re.compile(r"(?<![<>!:=])=(?!=)")
 MEMBER = re.compile(r"^[A-Za-z]\s*\\in(?![A-Za-z])")
 WORDED = re.compile(rf"{TEXT_OPEN}\s*([A-Za-z][A-Za-z ]{{2,40}}){TEXT_CLOSE}")
 POINT = re.compile(r"^[A-Z]\s*(?=\([^()]*,[^()]*\)$)")  # P(3,4)
+COMMAND = re.compile(r"\\[A-Za-z]+")
+STEP = re.compile(
+    r"(?:[\w\s.+*/^(){}|!°'-]|\\(?:frac|sqrt|pi|cdot|sin|cos|tan|log|ln|binom|pm)(?![A-Za-z])){1,120}", re.ASCII
+)
 TWICE = re.compile(r"([^()]{1,40}?)\s*\(([^()]{1,40})\)")
 COUNTED = re.compile(r"\d[\d.]* [a-z]{3,} and (?!more|some|change|counting|half|not)[a-z]{3,}")  # 42 boys and girls
 THOUSANDS = re.compile(r"(?<![\d,.])(?:\d{1,3}(?:,\d{3})+|[1-9]\d{0,2}(?: \d{3})+)(?![\d,])")
@@ -163,14 +167,32 @@ def read_value(text: str, depth: int) -> Shape:
         name, value = sides[0], sides[-1]
         if number(name) is not None and number(value) is None and calculated(value) == number(name):
             value = name  # 18 = 9·2
-        if not all(equal_sides(side, value) for side in sides[1:-1]):
+        if not all(is_step(side, value) for side in sides[1:-1]):
             return Leaf(text=text)
+        if len(sides) > 1 and is_constant(name) and number(value) is None:
+            name = ""  # \\sqrt{1+4} = \\sqrt{5}
         inside = read(value, depth + 1)
         if isinstance(inside, Group):
             return inside if not name or is_name(name) else Leaf(text=text)
     if 0 < len(EITHER_SIGN.findall(value)) <= MAX_SIGNS:
         return Group(kind="list", items=tuple(replace(plain(way), name=name) for way in both_signs(value)))
     return replace(plain(value), name=name)
+
+
+def is_step(side: str, value: str) -> bool:
+    r"""Whether a side may stand between a name and its value: `\sqrt{9+16}` in `d = \sqrt{9+16} = 5`; no other number."""
+    worked_out = calculated(side)
+    if worked_out is not None or number(value) is None:
+        return number(value) in (number(side), worked_out) or (worked_out is None and STEP.fullmatch(side) is not None)
+    return STEP.fullmatch(side) is not None and "\\" in side
+
+
+def is_constant(text: str) -> bool:
+    return (
+        calculated(text) is None
+        and STEP.fullmatch(text) is not None
+        and not re.search("[A-Za-z]", COMMAND.sub("", text))
+    )
 
 
 def is_name(text: str) -> bool:
