@@ -20,6 +20,8 @@ LONGEST = 400  # characters of a sentence that is read
 LONGEST_VALUE = 80
 SHARE = re.compile(rf"((?:{'|'.join(SMALL)}|an?)[ -](?:{'|'.join(PARTS)})s?) of\b", re.I)
 LONE = "lone"
+BEGINS = re.compile(r"[A-Z]|[a-z] (?:is|equals)\b")
+ASKS = re.compile(r"(?:what|how|which|who|when|where|why|is|are|do|does|did|can|if)\b", re.I)
 MAX_WORDS = 8  # of a sentence that a number in words begins
 IN_WORDS = rf"(?:negative |minus )?(?:(?:one|an?)[ -](?:in\b|out of\b|{'|'.join((*PARTS, *SCALES))})|(?!one\b|zero\b)(?:{'|'.join(SMALL)})\b)"  # one is a pronoun too
 SENTENCE = re.compile(
@@ -151,7 +153,9 @@ def numbers_in_words(tail: str) -> Iterator[Found]:
     opener = OPENER.match(last.text)
     rest = last.text[opener.end() if opener else 0 : LONGEST]
     share = SHARE.match(rest)
-    first = rest if not DOUBTED.search(rest) and len(rest.split()) <= MAX_WORDS else None
+    if not (opener or (BEGINS.match(last.text) and not ASKS.match(last.text))):
+        return  # words in no order
+    first = rest if opener and not DOUBTED.search(rest) and len(rest.split()) <= MAX_WORDS else None
     for value in (share[1] if share else None, number_said(rest), said_in(rest), first):
         if value and (value != rest or value == first) and re.match(IN_WORDS, value, re.I):
             yield replace(last, text=value, mark="")

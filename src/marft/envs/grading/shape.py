@@ -182,9 +182,9 @@ def read_value(text: str, depth: int) -> Shape:
 def is_step(side: str, value: str) -> bool:
     r"""Whether a side may stand between a name and its value: `\sqrt{9+16}` in `d = \sqrt{9+16} = 5`; no other number."""
     worked_out = calculated(side)
-    if worked_out is not None or number(value) is None:
-        return number(value) in (number(side), worked_out) or (worked_out is None and STEP.fullmatch(side) is not None)
-    return STEP.fullmatch(side) is not None and "\\" in side
+    if worked_out is not None:
+        return number(value) in (number(side), worked_out)
+    return STEP.fullmatch(side) is not None and (number(value) is None or "\\" in side)
 
 
 def is_constant(text: str) -> bool:
