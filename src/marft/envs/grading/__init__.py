@@ -10,8 +10,9 @@ from marft.envs.grading.matching import same
 from marft.envs.grading.measure import measure_of
 from marft.envs.grading.question import asked_for, chosen, rewritten, wrapped
 from marft.envs.grading.shape import Leaf, Shape, leaves, read
+from marft.envs.grading.sought import sought_for
 from marft.envs.grading.symbolic import CLIENT
-from marft.envs.grading.values import cheap, is_number, render
+from marft.envs.grading.values import cheap, render
 
 __all__ = ["committed", "final_answer", "grade"]
 
@@ -24,12 +25,11 @@ def grade(text: str, gold: str, prompt: str = "") -> bool:
     Takes any text, never raises on it, and takes at most three times the helper's limit. Letters and exact numbers decide first;
     the rest goes to algebra in a process of its own.
     """
-    wanted = committed(gold, bare_number=False) or gold
+    wanted = committed(gold, sought="formula") or gold
     if len(wanted) > MAX_ANSWER or not wanted.strip():
         return False
     gold_shape = read(clean(wanted))
-    numeric = isinstance(gold_shape, Leaf) and is_number(gold_shape.text)
-    said = committed(text, prompt, bare_number=numeric)
+    said = committed(text, prompt, sought_for(gold_shape))
     if said is None:
         return False
     said = asked_for(chosen(said, wanted, prompt[:MAX_PROMPT]), prompt[:MAX_PROMPT])

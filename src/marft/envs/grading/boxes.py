@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from marft.envs.grading.found import MAX_ANSWER, Found
 from marft.envs.grading.numerals import SCALE
+from marft.envs.grading.units import unit_name
 
 TAG = re.compile(
     r"<(final_?|)answer>(.*?)(?:</\1answer>|\Z)|\[(final_?|)answer\](.{1,1000}?)\[/\3answer\]", re.S | re.I
@@ -22,6 +23,9 @@ OPERAND = re.compile(
     rf"[\s$]*(?:{SIGN}|\*\*)[\s$({{]*(?:[-+]?\d|\\boxed|\\[dt]?frac|\\sqrt|\\pi|\()(?!\\circ)|!|\d|\.\d|[\s$]*\^(?!\s*\{{?\\circ)"
 )
 SCALED = re.compile(rf"[\s$]*(?:\\\))?[\s$]*(?:\\text\s*\{{\s*)?({SCALE})s?\b(?! of a)", re.I)
+UNIT_BEHIND = re.compile(
+    r"[\s$]*(?:\\\))?[\s$]*(?:\\text\s*\{\s*)?((?!in\b|mi\b|am\b|pm\b|pt\b)[A-Za-z]{2,12}(?: per [a-z]+|/[a-z]+)?)\b(?!-| per\b)"
+)
 PERCENT = re.compile(r"[\s$]*(?:\\?%|per ?cent\b)")
 CHANGED = re.compile(
     r"[\s$,]*(?:(?:plus|minus|times|divided by)\s+\$?\d+[\s$.]*(?:\n|\Z)|(?:doubled|tripled|halved|squared|cubed|negated|factorial)\b"
@@ -101,5 +105,8 @@ def in_place(tail: str, chain: Sequence[Found], text: str) -> str | None:
         text = f"-{text}" if re.fullmatch(r"[\w.\\]+(?:\{\w+\}){0,2}", text) else f"-({text})"
     if PERCENT.match(tail, end) and "%" not in text:
         text = f"{text}\\%"
+    unit = UNIT_BEHIND.match(tail, end)
+    if unit and unit_name(unit[1], None) and re.fullmatch(r"[-\d.,]+", text):
+        text = f"{text} {unit[1]}"
     scaled = SCALED.match(tail, end)
     return f"{text} {scaled[1]}" if scaled and not re.search(SCALE, text) else text

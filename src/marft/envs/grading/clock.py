@@ -1,4 +1,4 @@
-"""Times of day: `8:34 pm`, `20:34`, `8:34 p.m.`, `9 a.m.`, `noon`."""
+"""Times of day: `8:34 pm`, `20:34`, `8:34 p.m.`, `9 a.m.`, `9 in the morning`, `5 o'clock`, `noon`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import re
 
 CLOCK = re.compile(r"(\d{1,2}):(\d{2})")
 HOUR = re.compile(r"\d{1,2}")
+HALVES = r"[ap]\.?\s?m(?:\.|\b)|in the (?:morning|afternoon|evening)|at night"
+SPOKEN = rf"\d{{1,2}}(?::\d{{2}})?\s*(?:o['’]?clock\s*)?(?:{HALVES})|\d{{1,2}} o['’]?clock"
+IN_WORDS = re.compile(
+    r"(?<![\d:.])(\d{1,2})(:\d{2})?\s*(o['’]?clock)?\s*(?:(?:in the (morning|afternoon|evening)|(at night))(?![A-Za-z]))?",
+    re.I,
+)
 NAMED = {"noon": 720, "midday": 720, "midnight": 0}
 
 
@@ -20,3 +26,19 @@ def minutes(text: str, unit: str) -> int | None:
     if not (found or half) or not 0 <= hour < 24 or minute > 59 or (half and not 1 <= hour <= 12):
         return None
     return (hour % 12 + 12 * (unit == "pm") if half else hour) * 60 + minute
+
+
+def numeric(text: str) -> str:
+    """Times in words as numbers: `8:34 in the evening` is `8:34 pm`, `5 o'clock` is `5:00`."""
+    return IN_WORDS.sub(spelled, text) if "clock" in text or " in the " in text or " at night" in text else text
+
+
+def spelled(found: re.Match[str]) -> str:
+    hour, clock, part, night = found[1], found[3], found[4], found[5]
+    if not (clock or part or night):
+        return found[0]
+    minute = found[2] or (":00" if clock else "")
+    if not (part or night):
+        return f"{hour}{minute}"
+    before_noon = part.lower() == "morning" if part else int(hour) < 6 or int(hour) == 12
+    return f"{hour}{minute} {'am' if before_noon else 'pm'}"

@@ -12,7 +12,7 @@ REFUSED = (
     r"|impossible|unlikely|refute[ds]?|reject(?:ed|s)?|den(?:y|ied|ies)|exclude[ds]?|ruled? out|rules out|disprove[dns]?"
     r"|contradict(?:ed|s|ory|ion)?|discard(?:ed|s)?|dismiss(?:ed|es)?|eliminate[ds]?|a lie|nonsense|kidding|joking"
     r"|except(?:ing)?|unless|anything but|other than|(?:differ|differs|different|distinct) from|unequal to|lied|rather than|instead of|far from|nowhere near|opposite of|(?<!no )doubt(?:s|ful)?"
-    r"|retract(?:ed)?|withdrawn?|disagrees?|fails?|absurd|bogus|misprint|typo|extraneous|nope|too (?:big|small|large|low|high|many|few|much|little))\b"
+    r"|retract(?:ed)?|withdrawn?|disagrees?|fail(?:s|ed)?|absurd|bogus|misprint|typo|extraneous|nope|too (?:big|small|large|low|high|many|few|much|little))\b"
 )
 COMPARED = (
     r"(?:\bat (?:least|most)|\b(?:less|more|fewer|greater|smaller|larger|bigger|higher|lower|other|better|worse) than"
@@ -57,14 +57,14 @@ BEFORE_BOX = re.compile(
     r"|≠|\\not\s*=|(?<![=<>-])(?<!nswer)[<>]|\\(?:lt|gt)(?![A-Za-z])|\ball but"
     r"|\b(?:rul(?:e|es|ed|ing) out|reject|exclud|eliminat|discard|dismiss|refut|disprov|den(?:y|ie)|doubt|avoid)\w*)"
     r"(?:\s*\b(?:be|is|equal(?:s| to)?|the|an?|answer|value|really|simply|just|exactly|actually|possibly|even|to|write|put|say|choose|box|pick)\b)*"
-    r"[\s$*\\(\[:=}]*$"
+    r"(?:[\s$*\\(\[:=}]*|-)$"
     rf"|(?:{REFUSED}|{NOT} (?:true|the case))\s+that\b[^.;]{{0,40}}$"
     rf"|{NOT_MINE}(?:answer|guess|result|value|solution)s?\s*(?:is|was|would be|might be|are|:)?[\s$:*]*$",
     re.I,
 )
 NUMBER_DENIED = re.compile(
     rf"{NEGATED}|{CONTRACTED}|{REFUSED}|{COMPARED}\s+(?:the\s+)?\$?$|(?<![=-])[<>≤≥≠~]=?\s*$|\b(?:if|suppose|supposing|assume|whether|imagine|ignore|forget|disregard|mistake|trap|all \w+ but|rules?)\b"
-    r"|\b(?:starts?|begins?|ends?) (?:with|in)\b|\b(?:contains?|includes?|has a factor of)\s+\$?$",
+    r"|\b(?:starts?|begins?|ends?) (?:with|in)\b|\b(?:divided|multiplied) by\s+\$?$|\b(?:contains?|includes?|has a factor of)\s+\$?$",
     re.I,
 )
 # What is said of something else than the answer (one less than the answer is …), or of the answer but not that it is that.
@@ -75,7 +75,7 @@ OF_THE_ANSWER = re.compile(
 OTHERWISE_SAID = re.compile(
     r"\banswer (?:to|for|of) (?:an?other|an? different|the (?:previous|other|last|first|next))\b|\banswer['’]s (?!\W*\d|\w+ly\b)\w|\banswer (?!(?:is|are|was|must|should|would|will|has to|comes|turns|works|equals|becomes|to|for|of|here|can only|gives|that|we"
     r"|in|key|choice|option|sheet|therefore|then|thus|as)\b)[a-z]|\b(?:it|that|this) (?:might|may|could) be\b"
-    r"|\b(?:maybe|perhaps|possibly)\b|\bused to\b|\btempted\b|(?<![=-])>\s*$|!$",
+    r"|\b(?:maybe|perhaps|possibly|might|tried|hypothetically|previously|formerly)\b|\bused to\b|\btempted\b|(?<![=-])>\s*$|!$",
     re.I,
 )
 UNREAL = re.compile(
@@ -119,6 +119,25 @@ ADJECTIVES = frozenset(
         "definitive",
     ]
 )
+# Another value that it could be as well, or what has to be left aside for it.
+DOUBTED = re.compile(
+    r"[^.;\n]{0,60}?(?:\b(?:could|might|may)(?: also| well| just| even| as well)* be\s+(?:an? )?[$\\(]*-?\d"
+    r"|\b(?:once|when|after|if|assuming|provided)\b[^.;\n]{0,40}\b(?:forg[eo]t|ignor|neglect|disregard|omit|skip|pretend|leav(?:e|ing) out))",
+    re.I,
+)
+# A new start behind an answer, unless it comes back to it.
+RECONSIDERED = re.compile(
+    r"[\s.!*$)}\]]*(?:oops|whoops|wait|hold on|actually|correction|on second thoughts?|scratch that|i take (?:it|that) back)\b"
+    r"(?!.*\b(?:yes|correct|right|confirm\w*|match\w*|checks? out|still|indeed|same|good|fine|holds)\b)",
+    re.I | re.S,
+)
+# Of others, or of a part of the answer: 24 is half of it, 24 is what a careless student would write, 24 according to Bob.
+ATTRIBUTED = re.compile(
+    r"[\s.*$)}\]]*(?:(?:is|was)\s+(?:only\s+)?(?:half(?!-)|twice|double|triple|a (?:third|quarter|part) of|(?:one|two|\d+) (?:less|more) than the (?:\w+ )?answer|the (?:number|value|price|amount) before)\b"
+    r"|(?:is|was) what (?:\w+ ){0,4}(?:would|might|could)\b|was the \w+ before\b|or thereabouts"
+    r"|,?\s*according to (?-i:[A-Z])\w+(?!['’])(?! (?:formula|theorem|rule|law|lemma)))",
+    re.I,
+)
 QUALIFIED = re.compile(
     r"\b(?:the|an?|my|our|your|his|her|their)\s+((?:(?!(?:the|an?|my|our|your)\b)[\w-]+\s+){1,3})$", re.I
 )
@@ -134,10 +153,15 @@ def qualified(before: str) -> bool:
 
 
 def denied(tail: str, start: int, end: int, kind: str) -> bool:
-    """Whether the answer of a `kind` (box, label, number) from `start` to `end` is taken back by what stands around it."""
+    """Whether the answer of a `kind` (box, label, number, sentence) from `start` to `end` is taken back by what stands
+    around it; whole sentences were judged when they were read."""
+    if kind == "sentence":
+        return False
     before = SENTENCE.split(tail[max(0, start - WINDOW) : start])[-1]
     behind = tail[end : end + WINDOW]
     if kind == "label" and behind.startswith("?"):
+        return True
+    if kind == "number" and re.match(r"[^.!?\n]{0,40},?\s(?:right|no|ok|okay|correct|yes)\?", behind):
         return True
     if BEHIND.match(behind) and not re.match(r"[\s$*]*(?:,\s*not|,?\s*(?:rather than|instead of))\s+[-$\\\d]", behind):
         return True
@@ -146,6 +170,10 @@ def denied(tail: str, start: int, end: int, kind: str) -> bool:
     if re.match(r"[\s,]*unless\b", behind) or UNREAL.search(before):
         return True
     if re.match(r"[\s$,.;]*(?:it )?(?:does|do)(?:n['’]t| not) (?:satisfy|solve|qualify|fit)\b", behind):
+        return True
+    if RECONSIDERED.match(behind) or ATTRIBUTED.match(behind):
+        return True
+    if DOUBTED.match(behind) or (kind == "label" and DOUBTED.match(tail[start:end])):
         return True
     if CROSS.match(behind) or CROSS.search(before[-4:]):
         return True
@@ -162,7 +190,9 @@ def denied(tail: str, start: int, end: int, kind: str) -> bool:
             return True
         claim = list(CLAIM.finditer(before))
         return bool(claim) and not CONCLUSION.search(before, claim[-1].end())
-    if re.search(r"\b(?:any|every|no)thing but\s+\$?$|\ball but\s+\$?$", before, re.I):
+    if re.search(
+        r"\b(?:any|every|no)thing but\s+\$?$|\b(?:all|every|any|each)\b[^.,;]{0,40}\bbut\s+\$?$", before, re.I
+    ):
         return True
     if re.search(NOT_MINE + r"answer\b", before, re.I):
         return True

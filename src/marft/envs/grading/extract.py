@@ -18,8 +18,11 @@ from marft.envs.grading.found import MAX_ANSWER, MAX_FOUND, Found
 from marft.envs.grading.latex import clean
 from marft.envs.grading.markup import unmarked
 from marft.envs.grading.normal import written
+from marft.envs.grading.prose import numbers, ratios, times
+from marft.envs.grading.sentence import numbers_in_words, sayings, sentence_value, verdicts
 from marft.envs.grading.shape import read
-from marft.envs.grading.statement import conclusions, labels, number_said, numbers
+from marft.envs.grading.sought import Sought
+from marft.envs.grading.statement import conclusions, labels, number_said
 from marft.envs.grading.values import is_number, render
 
 TAIL = 20_000  # characters at the end of a message in which its answer must stand
@@ -41,20 +44,30 @@ OR_ELSE = re.compile(
 IN_WORDS = re.compile(r"\s*\\text\w*\s*\{([^{}]*)\}[\s.]*")
 AGAIN = re.compile(r"\$?-?(?:\d[\d.,/]*\d|\d)(?![\d%\\])")
 Finder = Callable[[str], Iterator[Found]]
-KINDS: dict[Finder, str] = {boxes: "box", labels: "label", numbers: "number"}
+KINDS: dict[Finder, str] = {boxes: "box", labels: "label", numbers: "number", times: "number", ratios: "number"}
+KINDS |= {verdicts: "sentence", sayings: "sentence", numbers_in_words: "sentence"}
+# What is looked for where nothing is in a tag or box and nothing is labelled.
+UNLABELLED: dict[Sought, tuple[Finder, ...]] = {
+    "number": (numbers, conclusions, numbers_in_words),
+    "time": (times, conclusions),
+    "ratio": (ratios, conclusions),
+    "verdict": (verdicts, conclusions),
+    "words": (conclusions, sayings),
+    "formula": (conclusions,),
+}
 
 
-def committed(text: str, prompt: str = "", bare_number: bool = True) -> str | None:
+def committed(text: str, prompt: str = "", sought: Sought = "number") -> str | None:
     """The answer `text` commits to, as written; None: none. Takes any text at all."""
-    finders = (tags, boxes, labels, numbers, conclusions) if bare_number else (tags, boxes, labels, conclusions)
-    return first_found(spoken(text), squeeze(prompt[:MAX_PROMPT]), finders)
+    finders = (tags, boxes, labels, *UNLABELLED[sought])
+    return first_found(spoken(text), squeeze(prompt[:MAX_PROMPT]), finders, sought)
 
 
-def first_found(tail: str, copied: str, finders: tuple[Finder, ...]) -> str | None:
+def first_found(tail: str, copied: str, finders: tuple[Finder, ...], sought: Sought = "number") -> str | None:
     """The answer of the first kind that there is one of."""
     gone: list[Found] = []  # what is taken back as a box or label is no number or formula either
     for find in finders:
-        found = [one for one in list(find(tail))[-MAX_FOUND:] if not any(g.start <= one.start < g.past for g in gone)]
+        found = [one for one in list(find(tail))[-MAX_FOUND:] if not any(overlap(one, other) for other in gone)]
         kept = [one for one in found if not echoed(tail, one, copied)]
         said = standing(tail, kept, KINDS.get(find, "box"))
         gone += [one for one in kept if one not in said]
@@ -66,17 +79,31 @@ def first_found(tail: str, copied: str, finders: tuple[Finder, ...]) -> str | No
             ):
                 return None
             answer = joined(tail, said, find)
+            if find is labels and answer is not None:
+                return labelled(answer, sought)
             return within(answer) if find is tags and answer is not None else answer
-        if kept and find is numbers:
+        if kept and find in (numbers, times, ratios, verdicts):
             return None
     return None
+
+
+def labelled(answer: str, sought: Sought) -> str:
+    """What is labelled, and where that is a sentence, what it says: Answer: It will be Wednesday."""
+    if sought == "words":
+        return sentence_value(answer)
+    said = [one.text for one in UNLABELLED[sought][0](answer)] if sought in ("time", "ratio") else []
+    return said[0] if len(said) == 1 else answer
+
+
+def overlap(one: Found, other: Found) -> bool:
+    return one.start < other.past and other.start < one.past
 
 
 def again(tail: str, other: re.Match[str], said: Found) -> bool:
     """Whether what follows on `or` is the same number in another form: 3/4, or 0.75."""
     value = AGAIN.match(tail, other.end() - 1)
     mine = number(clean(said.text))
-    return value is not None and mine is not None and number(clean(value[0])) == mine
+    return value is not None and mine is not None and number(clean(value[0].lstrip("$"))) == mine
 
 
 def standing(tail: str, found: list[Found], kind: str) -> list[Found]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from marft.envs.grading.clock import numeric
+
 SET_OPEN, SET_CLOSE = "⦃", "⦄"  # \{ and \}, told apart from the braces that group
 TEXT_OPEN, TEXT_CLOSE = "⟪", "⟫"  # around what stood in \text{…}
 ROW = "⏎"  # \\\\ between the rows of a matrix
@@ -129,7 +131,8 @@ OVER = re.compile(r"\\over(?![A-Za-z])")
 DOUBLED = re.compile(r"\\(?=\\[A-Za-z])")  # \\\\frac, escaped once too often
 NEEDS_ARGUMENTS = re.compile(r"\\(frac|sqrt|binom)(?![A-Za-z])\s*")
 TOKEN = re.compile(r"\\[A-Za-z]+|[^\s{}\\]")
-MONEY = re.compile(r"^([\s$]*-?)\\\$\s*((?:\d|\{?,\}?\\?!?|\.)*\d)([\s$.]*)$")
+# \\$5, and $5 with a dollar that closes nothing
+MONEY = re.compile(r"^((?:[\s$]*-?)\\\$|\s*[-−]?\$(?=[^$]*$))\s*((?:\d|\{?,\}?\\?!?|\.)*\d)([\s$.]*)$")
 # What is about a decimal may mean it; what is about a whole number is no answer.
 IS_ABOUT = re.compile(r"^([\s$]*[A-Za-z]?\s*)(?:\\(?:approx|simeq|sim)(?![A-Za-z])|≈)(?!\s*[-−]?\d+(?![\d.,]|\{,))")
 ABOUT = re.compile(r"(?<=[^\s$])(?<![A-Za-z])\s*(?:\\(?:approx|simeq)(?![A-Za-z])|≈).*$", re.S)
@@ -141,7 +144,7 @@ UNSAID = re.compile(r"(?<=[\w)}\]'!])·(?=[A-Za-z({|\\])(?!(?<=\d·)\\frac)")  #
 
 def clean(text: str) -> str:
     """An answer in our one spelling, spaces kept where they may matter."""
-    text = MONEY.sub(r"\1\2\\text{ dollars}\3", text)
+    text = MONEY.sub(r"\1\2\\text{ dollars}\3", numeric(text))
     text = ABOUT.sub(" ", IS_ABOUT.sub(r"\1=", text))  # what is exact stands before the ≈
     return brace_arguments(respell(text)).strip().rstrip(DANGLING).lstrip(" :=").strip()
 

@@ -13,6 +13,8 @@ LeafEqual = Callable[[Leaf, Leaf], bool | None]
 
 def same(gold: Shape, answer: Shape, equal: LeafEqual) -> bool | None:
     """Whether two structures are equal, by `equal` for single values; None: not decided."""
+    if isinstance(answer, Group) and answer.kind == "same":
+        return any_of(same(gold, item, equal) for item in answer.items)
     if isinstance(gold, Leaf) and isinstance(answer, Leaf):
         return equal(gold, answer)
     if isinstance(gold, Leaf) or isinstance(answer, Leaf):
@@ -45,6 +47,11 @@ def every(verdicts: Iterator[bool | None]) -> bool | None:
             return False
         decided = decided and verdict is not None
     return True if decided else None
+
+
+def any_of(verdicts: Iterator[bool | None]) -> bool | None:
+    found = list(verdicts)
+    return True if True in found else None if None in found else False
 
 
 def in_any_order(gold: tuple[Shape, ...], answer: tuple[Shape, ...], equal: LeafEqual) -> bool | None:

@@ -32,6 +32,7 @@ class Measure:
     """`percent` is None where nothing is known, as without a prompt."""
 
     unit: str = ""
+    asked: frozenset[str] = frozenset()
     mentioned: frozenset[str] = frozenset()
     percent: bool | None = None
     scale: str = ""
@@ -42,7 +43,7 @@ class Measure:
         if not unit or unit == "percent":
             return True
         if self.unit:
-            return unit == self.unit or kind_of(unit) != kind_of(self.unit)
+            return unit in self.asked or kind_of(unit) != kind_of(self.unit)
         rivals = {other for other in self.mentioned if kind_of(other) == kind_of(unit).rstrip("23")}
         return not rivals or unit.partition("^")[0] in rivals
 
@@ -60,8 +61,10 @@ def measure_of(prompt: str) -> Measure:
         mentioned.add("dollar")
     scales = [next(filter(None, found.groups())).lower() for found in SCALED.finditer(prompt)]
     bases = {(found[1] or found[2]).lower() for found in BASE.finditer(prompt)}
+    units = [unit_name(words, None) for words in asked]
     return Measure(
-        unit=unit_name(asked[-1], None) if asked else "",
+        unit=units[-1] if units else "",
+        asked=frozenset(units),
         mentioned=frozenset(mentioned),
         percent=PERCENT.search(prompt) is not None,
         scale=scales[-1] if scales else "",

@@ -54,6 +54,10 @@ def in_words(text: str) -> Fraction | None:
     text = re.sub(r"(thousand|million|billion), ", r"\1 ", text.lower())
     if not WORDS.fullmatch(text):
         return None
+    one, chance, among = (re.sub(" (?:in|out of) (?:an? |every )?", " in ", text)).partition(" in ")
+    if chance:
+        part_of, of = sum_of(re.split(r"[- ]+", one)), sum_of(re.split(r"[- ]+", among))
+        return part_of / of if part_of is not None and of else None
     words = re.split(r"[- ]+", text)
     if words[0] in ("minus", "negative"):
         value = sum_of(words[1:])
@@ -68,14 +72,12 @@ def leading_words(text: str) -> str:
     words = list(re.finditer(r"[A-Za-z]+", text))
     for count in range(min(len(words), 12), 0, -1):
         head, rest = text[: words[count - 1].end()], text[words[count - 1].end() :]
-        if words[count - 1][0].lower() == "and" or not re.match(r"\s*[A-Za-z⟪]|\s+\(", rest):
+        if words[count - 1][0].lower() == "and" or (value := in_words(head)) is None:
             continue
-        if (value := in_words(head)) is not None:
-            return (
-                f"{value}{rest}"
-                if value.denominator == 1
-                else rf"\frac{{{value.numerator}}}{{{value.denominator}}}{rest}"
-            )
+        if not re.match(r"\s*[A-Za-z⟪]|\s+\(", rest):
+            return text
+        whole_number = value.denominator == 1
+        return f"{value}{rest}" if whole_number else rf"\frac{{{value.numerator}}}{{{value.denominator}}}{rest}"
     return text
 
 

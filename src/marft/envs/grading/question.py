@@ -24,6 +24,7 @@ ARTICLE = re.compile(r"(?<!\S)[aAI](?=\s)")
 ROW_BREAK = re.compile(r"\\\\(?:\[[^\]]*\])?|&")
 CHOICE = re.compile(r"[\s⟪]*\(?([A-J])\s*[).:][\s⟫]*(.{0,200})")
 CHOICES = re.compile(r"(?<![A-Za-z])\(?([A-J])\s*[).:](?![A-Za-z])")
+SUM_OF_NAMES = re.compile(r"[a-z](?:\s*\+\s*[a-z]){1,4}")
 EQUALS = re.compile(r"(?<![<>!:=\\])=(?!=)")
 
 
@@ -87,8 +88,10 @@ def rewritten(answer: str, gold: str, prompt: str) -> bool:
 def asked_for(answer: str, prompt: str) -> str:
     """The value of an expression that the prompt asks for: `m+n = 18` is 18 where it says "find $m+n$"."""
     name, equals, value = answer.partition("=")
-    if not equals or not prompt or not re.search("[A-Za-z]", name):
+    if not equals or not re.search("[A-Za-z]", name):
         return answer
+    if not prompt:
+        return value if SUM_OF_NAMES.fullmatch(name.strip(" $")) else answer
     wanted = key(clean(name))
     return value if any(key(clean(formula)) == wanted for formula in formulas(prompt)[:MAX_FORMULAS]) else answer
 
@@ -101,7 +104,9 @@ def chosen(answer: str, gold: str, prompt: str) -> str:
     listed = CHOICES.split(clean(prompt))
     texts = dict(zip(listed[1::2], listed[2::2], strict=False))
     said = letters(found[2])
-    return found[1] if not said or (found[1] in texts and letters(texts[found[1]]).startswith(said)) else answer
+    if not said or not texts or (found[1] in texts and letters(texts[found[1]]).startswith(said)):
+        return found[1]
+    return answer
 
 
 def wrapped(answer: str, gold: str, prompt: str) -> list[str]:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from marft.envs.grading.exact import calculated, equal_sides, number
+from marft.envs.grading.exact import calculated, number
 from marft.envs.grading.intervals import as_intervals
 from marft.envs.grading.latex import ROW, SET_CLOSE, SET_OPEN, TEXT_CLOSE, TEXT_OPEN, key
 from marft.envs.grading.numerals import BASES, in_words, leading_words
-from marft.envs.grading.units import ANOTHER_VALUE, split_unit
+from marft.envs.grading.units import ANOTHER_VALUE, converted, split_unit
 
 MAX_DEPTH = 8  # of brackets in brackets; deeper ones are read as plain text
 MAX_ITEMS = 64
@@ -25,6 +25,10 @@ EQUALS = re.compile(r"(?<![<>!:=])=(?!=)")
 MEMBER = re.compile(r"^[A-Za-z]\s*\\in(?![A-Za-z])")
 WORDED = re.compile(rf"{TEXT_OPEN}\s*([A-Za-z][A-Za-z ]{{2,40}}){TEXT_CLOSE}")
 POINT = re.compile(r"^[A-Z]\s*(?=\([^()]*,[^()]*\)$)")  # P(3,4)
+COMMAND = re.compile(r"\\[A-Za-z]+")
+STEP = re.compile(
+    r"(?:[\w\s.+*/^(){}|!°'-]|\\(?:frac|sqrt|pi|cdot|sin|cos|tan|log|ln|binom|pm)(?![A-Za-z])){1,120}", re.ASCII
+)
 TWICE = re.compile(r"([^()]{1,40}?)\s*\(([^()]{1,40})\)")
 COUNTED = re.compile(r"\d[\d.]* [a-z]{3,} and (?!more|some|change|counting|half|not)[a-z]{3,}")  # 42 boys and girls
 THOUSANDS = re.compile(r"(?<![\d,.])(?:\d{1,3}(?:,\d{3})+|[1-9]\d{0,2}(?: \d{3})+)(?![\d,])")
@@ -56,7 +60,8 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Several values: kind `list` (in any order), `union` (in any order), brackets such as `(]`, or a matrix's shape."""
+    """Several values: kind `list` (in any order), `union` (in any order), brackets such as `(]`, or a matrix's shape; `same`
+    is one value in several units."""
 
     kind: str
     items: tuple[Shape, ...]
@@ -101,6 +106,8 @@ def read(text: str, depth: int = 0) -> Shape:
         and number(twice[1]) in (number(twice[2]), calculated(twice[2]))
     ):
         text = twice[1]  # eighteen (18)
+    elif twice and is_one_quantity(both := (plain(twice[1]), plain(twice[2]))):
+        return Group(kind="same", items=both)
     if len(parts := split(text, SEPARATOR)) > 1 and not COUNTED.fullmatch(text):
         return group("list", parts, depth)
     return read_value(text, depth)
@@ -116,7 +123,25 @@ def group(kind: str, parts: list[str], depth: int) -> Shape:
         texts = {key(item.text) for item in items if isinstance(item, Leaf)}
         if len(values) == 1 and None not in values and len(texts) == len(items):  # 18, or eighteen
             return items[0]
+        if is_one_quantity(items):
+            return Group(kind="same", items=items)
     return Group(kind=kind, items=items)
+
+
+def is_one_quantity(items: tuple[Shape, ...]) -> bool:
+    """Whether two values are one in two units: `90 minutes, 1.5 hours`, `3/4, 75%`."""
+    if len(items) != 2:
+        return False
+    first, second = items
+    if not (isinstance(first, Leaf) and isinstance(second, Leaf)):
+        return False
+    one, other = number(first.text), number(second.text)
+    if one is None or other is None or first.unit == second.unit:
+        return False
+    if "percent" in (first.unit, second.unit) and "" in (first.unit, second.unit):
+        return one / (100 if first.unit else 1) == other / (100 if second.unit else 1)
+    factor = converted(first.unit, second.unit)
+    return factor is not None and one * factor == other
 
 
 def is_bracketed(text: str) -> bool:
@@ -142,8 +167,10 @@ def read_value(text: str, depth: int) -> Shape:
         name, value = sides[0], sides[-1]
         if number(name) is not None and number(value) is None and calculated(value) == number(name):
             value = name  # 18 = 9·2
-        if not all(equal_sides(side, value) for side in sides[1:-1]):
+        if not all(is_step(side, value) for side in sides[1:-1]):
             return Leaf(text=text)
+        if len(sides) > 1 and is_constant(name) and number(value) is None:
+            name = ""  # \\sqrt{1+4} = \\sqrt{5}
         inside = read(value, depth + 1)
         if isinstance(inside, Group):
             return inside if not name or is_name(name) else Leaf(text=text)
@@ -152,11 +179,34 @@ def read_value(text: str, depth: int) -> Shape:
     return replace(plain(value), name=name)
 
 
+def is_step(side: str, value: str) -> bool:
+    r"""Whether a side may stand between a name and its value: `\sqrt{9+16}` in `d = \sqrt{9+16} = 5`; no other number."""
+    worked_out = calculated(side)
+    if worked_out is not None:
+        return number(value) in (number(side), worked_out)
+    return STEP.fullmatch(side) is not None and (number(value) is None or "\\" in side)
+
+
+def is_constant(text: str) -> bool:
+    return (
+        calculated(text) is None
+        and STEP.fullmatch(text) is not None
+        and not re.search("[A-Za-z]", COMMAND.sub("", text))
+    )
+
+
 def is_name(text: str) -> bool:
     r"""Whether what stands left of `=` names the value: `x`, `x_1`, `AB`, `f(x)`, `\theta`, `(x,y)`, `\text{Total}`."""
     if worded := WORDED.fullmatch(text.strip()):
         return re.search(rf"\b{ANOTHER_VALUE}", worded[1]) is None
-    return NAME.fullmatch(key(text)) is not None
+    return NAME.fullmatch(key(text)) is not None and not swapped(key(text))
+
+
+def swapped(name: str) -> bool:
+    """Whether a tuple names its places in another order than they come in: `(y,x)`."""
+    letters = name.strip("()").split(",")
+    apart = [ord(letter) for letter in letters if len(letter) == 1]
+    return 1 < len(apart) == len(letters) and apart != sorted(apart) and max(apart) - min(apart) == len(set(apart)) - 1
 
 
 def plain(text: str) -> Leaf:

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 from marft.envs.grading.boxes import BOX, OPERATOR
 from marft.envs.grading.denial import denied
+from marft.envs.grading.exact import number
 from marft.envs.grading.found import MAX_ANSWER, MAX_FOUND, Found
 from marft.envs.grading.numerals import SCALE, SMALL, in_words
+from marft.envs.grading.prose import CONDITION, LONGEST_TAIL, last_line
 from marft.envs.grading.units import ANOTHER_VALUE, NAMES, changed_behind
 
 LABEL = re.compile(
@@ -51,27 +53,11 @@ GOES_ON = re.compile(
     rf"\s*(?:(?:,|;|and\b|or\b)\s*(?:and\b|or\b)?\s*[-$\\\d(\[]|{ANOTHER_VALUE}|(?:squared|cubed|{SCALE})\b|=|{OPERATOR}\s*[$\\\d(])",
     re.I,
 )
-DOLLARS = re.compile(r"\\\$")
-BARE = re.compile(
-    r"(?<![\w.,/^])(?<!\d:)[-−]?\$?(?:\d{1,40}(?:,\d{3}){0,12}(?:\.\d{1,40})?|\.\d{1,40})(?:/\d{1,40})?%?"
-    r"(?![\w/^]|!\s*[a-z\d!=+*/-]|[.,:]\d|\+(?:\s|$)|\?)"
-    rf"(?:\s+(?:{SCALE})s?\b(?!-))?",
-)
-PROSE = re.compile(r"[\w\s.,;:!?%°'\"()*$€£¥#+=/~×·−–—“”‘’…✓✔✅→≈∴⇒⟹-]*", re.ASCII)
-DELIMITED = re.compile(r"\\\(|\\\)|\\\[|\\\]|\*\*|`|(?<![\d\w])_{1,2}(?=\d)|(?<=\d)_{1,2}(?!\w)")
-IN_DOLLARS = re.compile(r"\$([^$\n]{1,60})\$")
-BETWEEN_NUMBERS = re.compile(rf"\s*(?:{OPERATOR}|in|for every)\s*\$?\s*", re.I)
-IGNORANT = re.compile(
-    r"\b(?:cannot|can['’]?t|couldn['’]?t|unable to|could not|can not|fail(?:ed)? to) (?:answer|solve|tell|say|determine|find)"
-    r"|\b(?:do not|don['’]?t|not) know\b|\bno idea\b|\bnot sure\b|\bunsure\b|\bI give up\b",
-    re.I,
-)
-EQUATION = re.compile(r"(?<![\w.])(?:\d+\s*[a-z]|[a-z]\s*[-+*/]\s*\d+|\d+\s*[-+*/]\s*[a-z])\s*=[^=]*$")  # 2x = 7
 ONLY = re.compile(r"[^\s.!?]{1,60}(?: [^\s.!?]{1,20}){0,8}")
 WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
 OPTION = re.compile(r"\W*(?:option|choice)\s+\(?([A-Z])\)?\W*", re.I)
 CONCLUDES = re.compile(
-    r"(?:\b(?:is|are|be|equals?|get|have|obtain|gives?|find|yields?|so|thus|hence|therefore|answer|result|solution|to|as|of|that"
+    r"(?:\b(?:is|are|be|equals?|get|have|obtain|gives?|find|yields?|so|thus|hence|therefore|answer|result|solution|to|as|of|that|equation|has"
     r"|conclude)\b|[=:,→⇒])[\s:,*]*$",
     re.I,
 )
@@ -90,6 +76,17 @@ SAYS = re.compile(
     r"\s+(?:(?:exactly|only|just|now|a total of)\s+)*(?P<said>[-−]?\\?\$?\d.*|" + f"(?:{'|'.join(SMALL)})" + r"\b.*)",
     re.S,
 )
+VERDICT = re.compile(r"[\"'*_ ]*(yes|no)\b[*_]*(?=[,;.:!—–]|\s[—–-])(?!\W*(?:wait|no|yes|actually|or|and)\b)", re.I)
+UNIT_BEHIND = re.compile(
+    rf"(?:\s*((?:(?:square|cubic)\s+)?(?:units?|{'|'.join(w for w in NAMES if len(w) > 3)}|cm|km|mm)))?[\s*.!]*"
+)
+DIGITS = re.compile(r"\d+(?:\.\d+)?")
+FURTHER = re.compile(
+    r",?\s*\(?(?:so|thus|hence|therefore|making|totall?ing|for a total of|which (?:makes|gives|means))\b[^.\n]{0,60}?(\d+(?:\.\d+)?)(?![\d%/])[^\d.\n=]{0,30}\.?\s*$"
+    r"|[^.\n]{0,40}?\b(\d+(?:\.\d+)?)\s(?:\w+ )?(?:in total|altogether|total|in all|overall|combined)\b",
+    re.I,
+)
+EMPHASIS = re.compile(r"\*\*|__")
 LONGEST_VALUE = 200  # characters before `is the answer`
 
 
@@ -119,8 +116,8 @@ def behind_labels(tail: str) -> Iterator[Found]:
 
 def number_said(sentence: str) -> str:
     """What a sentence with one number says of it, from the number on; any other text as it is."""
-    found = SAYS.fullmatch(sentence)
-    return sentence if found is None or denied(sentence, *found.span("said"), "number") else found["said"]
+    found = SAYS.fullmatch(EMPHASIS.sub("", sentence))
+    return sentence if found is None or denied(found.string, *found.span("said"), "number") else found["said"]
 
 
 def before_labels(tail: str) -> Iterator[Found]:
@@ -141,7 +138,11 @@ def first_statement(line: str) -> tuple[str, int]:
     line = line[skipped:]
     if (found := MATH.match(line)) and not GOES_ON.match(found["rest"]) and not changed_behind(found["rest"]):
         return formula_of(found), skipped + found.start("rest")
+    if verdict := VERDICT.match(line):
+        return verdict[1], skipped + verdict.end(1)
     ended = SENTENCE_END.search(line)
+    if ended and goes_further(line, ended.start()):
+        ended = None
     text = line[: ended.start()] if ended else line
     if text.count("}") > text.count("{"):  # of JSON
         text = text.rstrip(" }")
@@ -150,45 +151,26 @@ def first_statement(line: str) -> tuple[str, int]:
     return text.strip("\"'`*_ “”"), skipped + len(text)
 
 
-def last_line(tail: str) -> tuple[int, str]:
-    stripped = tail.rstrip("` \n\r\t")
-    start = stripped.rfind("\n") + 1
-    return start, stripped[start:]
-
-
-def numbers(tail: str) -> Iterator[Found]:
-    """Numbers of the last line, where that is prose and no formula."""
-    start, line = last_line(tail)
-    line = unwrapped(line)
-    if not PROSE.fullmatch(line) or IGNORANT.search(line) or EQUATION.search(line):
-        return
-    found = list(BARE.finditer(line))[-MAX_FOUND:]
-    for n, one in enumerate(found):
-        joined_on = n and BETWEEN_NUMBERS.fullmatch(line, found[n - 1].end(), one.start())
-        text = line[found[n - 1].start() : one.end()] if joined_on else one[0]
-        if changed_behind(line[one.end() :]):
-            text = line[one.start() :]
-        elif (unit := re.match(r"\s+([A-Za-z]{3,})\b(?! per)", line[one.end() :])) and unit[1].lower() in NAMES:
-            text += unit[0]
-        yield Found(start=start + one.start(), end=start + one.end(), text=text)
-
-
-def unwrapped(line: str) -> str:
-    r"""Prose with its numbers out of `$…$`, `\(…\)`, `**…**`; every sign keeps its place."""
-    line = DELIMITED.sub(lambda sign: " " * len(sign[0]), DOLLARS.sub(" $", line))
-    line = line.replace("\\%", " %").replace("\\,", "  ")
-    return IN_DOLLARS.sub(lambda f: f" {f[1]} " if re.fullmatch(r"[-−\s$\d.,/%=x]*", f[1]) else f[0], line)
+def goes_further(line: str, at: int) -> bool:
+    """Whether the sentence that is cut at `at` goes on to another number: 50 each, so 100."""
+    first, further = DIGITS.search(line[:at]), FURTHER.match(line, at)
+    return bool(first and further) and number(first[0]) != number(further[1] or further[2])  # type: ignore[index]
 
 
 def conclusions(tail: str) -> Iterator[Found]:
     """The formula that ends the last line, or a message that is nothing but an answer."""
     start, line = last_line(tail)
+    if (where := CONDITION.search(line, max(0, len(line) - LONGEST_TAIL))) and re.search(
+        FORMULA, line[: where.start()]
+    ):
+        line = line[: where.start()]
     *_, last = [None, *re.finditer(FORMULA, line)]
     if last is not None and not BOX.search(line):
         rest = line[last.end() :]
         alone = not line[: last.start()].strip(" *") or CONCLUDES.search(line[: last.start()])
-        if alone and re.fullmatch(r"[\s*.!]*", rest):
-            yield Found(start=start + last.start(), end=start + last.end(), text=formula_of(last))
+        if alone and (unit := UNIT_BEHIND.fullmatch(rest)):
+            text = formula_of(last) + (rf"\text{{ {unit[1]}}}" if unit[1] else "")
+            yield Found(start=start + last.start(), end=start + last.end(), text=text)
     elif start == 0 and ONLY.fullmatch(line.strip(" .*`")) and not BOX.search(line) and is_answer_alone(line):
         option = OPTION.fullmatch(line)
         yield Found(start=0, end=len(line), text=option[1] if option else line.strip("* `"))
@@ -196,5 +178,7 @@ def conclusions(tail: str) -> Iterator[Found]:
 
 def is_answer_alone(line: str) -> bool:
     """Whether a message of one line is no sentence: a formula, one word, a number in words, an option."""
+    if re.match(r"\W*(?:so|thus|hence|then|it)\b", line, re.I):
+        return False
     one_word = " " not in line.strip() or not WORD.search(line)
     return one_word or in_words(line.strip(" .")) is not None or OPTION.fullmatch(line) is not None

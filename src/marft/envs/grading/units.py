@@ -84,6 +84,7 @@ SIGN = re.compile(r"\s*([°%¢€£¥])$")
 BEFORE = re.compile(r"^(-?)\s*(?:([€£¥])|(?:USD?|EUR|GBP|INR|Rs\.?|₹)\s)\s*(?=[\d.])")
 HALF = re.compile(rf"(?<=\d)\s*{TEXT_OPEN}?\s*([aApP])\.?\s?[mM]\.?\s*{TEXT_CLOSE}?$")  # of a day
 ORDINAL = re.compile(rf"(?<=\d)\s*(?:\^\s*\{{?\s*)?{TEXT_OPEN}?\s*(?:st|nd|rd|th)\s*{TEXT_CLOSE}?\s*\}}?(?![A-Za-z])")
+RATE = re.compile(r"\s*([a-z]+)\s*(?:per|/)\s*([a-z]+)\s*$")
 POWERS = {"square": "2", "sq": "2", "squared": "2", "cubic": "3", "cu": "3", "cubed": "3"}
 NUMERALS = (
     "zero|one|two|three|four|five|six|seven|eight|nine|tens?|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen"
@@ -185,7 +186,8 @@ def unit_name(words: str, power: str | None) -> str:
     if re.match(r"\s*(?:km|kilomet\w+)\s*(?:per|an|/)\s*(?:hours?|h)", lower):
         return "kmh"
     if re.search(r"\bper\b(?! ?cent)|/", lower):
-        return ""
+        rate = RATE.match(lower)
+        return f"{NAMES[rate[1]]}/{NAMES[rate[2]]}" if rate and rate[1] in NAMES and rate[2] in NAMES else ""
     for word in re.split(r"[ ^{}⟫-]+", lower.replace("per cent", "percent")):
         power = POWERS.get(word, power)
         found = found or NAMES.get(word, "")
@@ -205,5 +207,7 @@ def converted(one: str, other: str) -> Fraction | None:
 
 def kind_of(unit: str) -> str:
     """What a unit measures: length, time, money …; squares and cubes of lengths are kinds of their own."""
+    if "/" in unit:
+        return "speed" if kind_of(unit.partition("/")[0]) == "length" else unit
     name, _, power = unit.partition("^")
     return KINDS.get(name, name) + power

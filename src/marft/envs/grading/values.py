@@ -11,11 +11,12 @@ from marft.envs.grading.latex import key
 from marft.envs.grading.measure import UNKNOWN, Measure
 from marft.envs.grading.numerals import SCALES
 from marft.envs.grading.shape import Group, Leaf, Shape, is_name
-from marft.envs.grading.units import converted
+from marft.envs.grading.units import converted, kind_of
 
 ROUNDED_FROM = 2  # a gold with so many decimal places may be the rounding of an exact fraction
 WORD = re.compile(r"[A-Za-z][A-Za-z'\- ]+[A-Za-z]")
 BASE = re.compile(r"\(?(-?[0-9A-Z]+)\)?_\{?\(?(\d+)\)?\}?")  # 4343_6: the base is part of the number
+RATIO = re.compile(r"\d[\d.]*(?:\s*(?::|\bto\b)\s*\d[\d.]*)+")  # 3:4, 3 to 4
 HOUR = re.compile(r"\d{1,2}(?::\d{2})?")
 PRODUCT = 3  # so many letters may still be a product of variables
 
@@ -33,6 +34,8 @@ def cheap(gold: Leaf, answer: Leaf, measure: Measure = UNKNOWN) -> bool | None:
         return False  # 5 = 3, 2x = 3
     if (time := minutes(gold.text, gold.unit)) is not None:
         return same_time(gold, time, answer)
+    if RATIO.fullmatch(gold.text) and RATIO.fullmatch(answer.text):
+        return terms(gold.text) == terms(answer.text) and gold.unit == answer.unit
     if key(gold.text) == key(answer.text) and gold.unit == answer.unit:
         return True
     value = number(gold.text)
@@ -49,6 +52,10 @@ def cheap(gold: Leaf, answer: Leaf, measure: Measure = UNKNOWN) -> bool | None:
     if len(gold.text) == 1 == len(answer.text):
         return False
     return None
+
+
+def terms(ratio: str) -> list[Fraction | None]:
+    return [number(term) for term in re.split(r"\s*(?::|to)\s*", ratio)]
 
 
 def same_time(gold: Leaf, time: int, answer: Leaf) -> bool:
@@ -109,7 +116,9 @@ def equal_percents(gold: Leaf, value: Fraction, answer: Leaf, other: Fraction, m
 
 def different_units(gold: Leaf, answer: Leaf, measure: Measure) -> bool:
     if gold.unit and answer.unit:
-        return gold.unit != answer.unit
+        return gold.unit != answer.unit and not (
+            kind_of(gold.unit) == "money" and answer.unit.startswith(f"{gold.unit}/")
+        )
     return bool(answer.unit) and not measure.allows(answer.unit)
 
 
@@ -129,6 +138,8 @@ def letters(text: str) -> str:
 
 def render(shape: Shape) -> str:
     """Canonical text: equal answers mostly have equal text."""
+    if isinstance(shape, Group) and shape.kind == "same":
+        return render(shape.items[0])
     if isinstance(shape, Group):
         items = [render(item) for item in shape.items]
         if shape.kind in ("list", "union"):
