@@ -18,6 +18,7 @@ class OneLineParser(argparse.ArgumentParser):
     """A mistake is one line here as everywhere, without the usage text before it."""
 
     def error(self, message: str) -> NoReturn:
+        """Raise a MarftError instead of printing the usage and exiting."""
         raise MarftError(f"{message}; see {self.prog} --help")
 
 
@@ -36,6 +37,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def parser() -> argparse.ArgumentParser:
+    """The parser of all commands; each sets `command` to its name."""
     top = OneLineParser(
         prog="marft", description="Train a team of language-model agents together with reinforcement learning."
     )

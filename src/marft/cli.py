@@ -57,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def train_command(arguments: argparse.Namespace) -> int:
+    """`marft train`; returns the exit status, as all commands do."""
     from marft.config import load_config
     from marft.terminal.display import starting
 
@@ -84,6 +85,7 @@ def train_command(arguments: argparse.Namespace) -> int:
 
 
 def without_training(arguments: argparse.Namespace, config: Config) -> int:
+    """`marft train --dry-run` and `--plan`."""
     from marft.terminal.display import starting
 
     if arguments.dry_run and arguments.plan:
@@ -104,6 +106,7 @@ def without_training(arguments: argparse.Namespace, config: Config) -> int:
 
 
 def compare_command(arguments: argparse.Namespace) -> int:
+    """`marft compare`."""
     from marft.config import load_config
     from marft.evaluation.comparison.cells import ask
     from marft.terminal.display import starting
@@ -127,6 +130,7 @@ def compare_command(arguments: argparse.Namespace) -> int:
 
 
 def eval_command(arguments: argparse.Namespace) -> int:
+    """`marft eval`."""
     from marft.evaluation.folder import RESULTS
     from marft.terminal.display import starting
 
@@ -146,6 +150,7 @@ def eval_command(arguments: argparse.Namespace) -> int:
 
 
 def play_command(arguments: argparse.Namespace) -> int:
+    """`marft play`."""
     from marft.terminal.display import starting
 
     source, overrides = split_words(arguments.words)
@@ -178,6 +183,7 @@ def play_command(arguments: argparse.Namespace) -> int:
 
 
 def export_command(arguments: argparse.Namespace) -> int:
+    """`marft export`."""
     from marft.runs.export import export_adapters
 
     for line in export_adapters(arguments.run, arguments.folder, arguments.at):
@@ -186,6 +192,7 @@ def export_command(arguments: argparse.Namespace) -> int:
 
 
 def check_env_command(arguments: argparse.Namespace) -> int:
+    """`marft check-env`; 1 where a check failed."""
     from marft.config import free_settings
     from marft.envs.checking import check
 
@@ -203,6 +210,7 @@ def check_env_command(arguments: argparse.Namespace) -> int:
 
 
 def new_command(arguments: argparse.Namespace) -> int:
+    """`marft new`."""
     from marft.envs.template import new_env
 
     for line in new_env(arguments.name, arguments.folder):
@@ -211,6 +219,7 @@ def new_command(arguments: argparse.Namespace) -> int:
 
 
 def recipes_command(arguments: argparse.Namespace) -> int:
+    """`marft recipes`."""
     from marft.config import recipes
 
     for name, line in recipes().items():

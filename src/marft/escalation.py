@@ -26,6 +26,7 @@ def insist(done: threading.Event, *, after: float, line: str, code: int) -> thre
 
 
 def press_on(done: threading.Event, after: float, line: str, code: int) -> None:
+    """Interrupt the main thread every second until `done`; after the last time end the process with `code`."""
     presses = 0
     while not done.wait(PRESS_S if presses else after):
         if presses == PRESSES and not is_interactive():
@@ -51,4 +52,5 @@ def leave_behind(running: object) -> None:
 
 
 def is_interactive() -> bool:
+    """Whether this is a Python prompt or a notebook."""
     return hasattr(sys, "ps1") or "ipykernel" in sys.modules

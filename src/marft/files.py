@@ -88,6 +88,7 @@ def is_there(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
+    """Whether a folder is there, also by a link; raises Denied where that cannot be seen."""
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except OSError as error:
@@ -137,10 +138,12 @@ def refusal(path: Path, error: OSError) -> Damaged:
 
 
 def denied(path: Path, error: OSError) -> Denied:
+    """The error for a file that may not be read."""
     return Denied(path, f"cannot be read ({error.strerror})", "make it readable; nothing was changed")
 
 
 def kind_of(path: Path) -> str:
+    """What stands at a path: a file, a folder, a pipe …"""
     try:
         return KINDS.get(stat.S_IFMT(os.stat(path).st_mode), "a file")
     except OSError:
@@ -149,6 +152,7 @@ def kind_of(path: Path) -> str:
 
 # --- contents --------------------------------------------------------------------------------------------------------
 def read_bytes(path: Path, limit: int = LARGEST) -> bytes:
+    """All of a file; raises Damaged where it has more than `limit` bytes or cannot be read."""
     with open_file(path) as file:
         try:
             data = file.read(limit + 1)
@@ -160,6 +164,7 @@ def read_bytes(path: Path, limit: int = LARGEST) -> bytes:
 
 
 def read_text(path: Path, limit: int = LARGEST) -> str:
+    """All of a file in UTF-8; raises Damaged where it is none."""
     try:
         return read_bytes(path, limit).decode("utf-8")
     except UnicodeDecodeError:
@@ -215,6 +220,7 @@ def read_rows(path: Path, shape: type[Any]) -> Iterator[Row]:
 
 
 def check_row(row: Row, shape: type[Any]) -> None:
+    """Raise Damaged, with the line's number, unless the row has the keys and types of `shape`."""
     try:
         shaped(row.data, shape)
     except ValueError as error:
@@ -222,6 +228,7 @@ def check_row(row: Row, shape: type[Any]) -> None:
 
 
 def damaged_line(path: Path, number: int, reason: object) -> Damaged:
+    """The error for one line of a file."""
     remedy = f"nothing was changed; put the file back from a copy, or mend or delete line {number}"
     return Damaged(path, f"is damaged: line {number}: {reason}", remedy)
 
@@ -255,11 +262,13 @@ def parse_json(raw: bytes) -> Any:
 
 
 def refuse_constant(name: str) -> Any:
+    """Raise ValueError for NaN and infinities, which Python's JSON reader would accept."""
     raise ValueError(f"{name} is no number")
 
 
 @cache
 def validator(shape: Any) -> TypeAdapter[Any]:
+    """Pydantic's validator of a dataclass, made once."""
     return TypeAdapter(shape)
 
 
@@ -275,10 +284,12 @@ def shaped(data: Any, shape: type[T]) -> T:
 
 
 def explain(error: ValidationError) -> str:
+    """The first mistake in a few words: which key, and what is wrong with it."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     return f"{quoted(where)}: {first['msg'][:1].lower()}{first['msg'][1:]}"
 
 
 def quoted(text: str) -> str:
+    """The text's repr, cut where it is long."""
     return repr(text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…")

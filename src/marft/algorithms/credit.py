@@ -83,6 +83,7 @@ def players_of(episode: Episode) -> tuple[str, ...]:
 
 
 def own_rewards(episode: Episode) -> tuple[float, ...]:
+    """The environment's reward of each turn; 0 where it gave none."""
     return tuple(episode.reward.turns.get(k, 0.0) for k in range(len(episode.turns)))
 
 

@@ -60,6 +60,7 @@ def train(
 
 
 def as_summary(found: dict[str, Any]) -> Summary:
+    """The same mapping, typed."""
     summary: Summary = found  # type: ignore[assignment]  # a file's content, which has these keys
     return summary
 

@@ -72,6 +72,7 @@ def env_settings(env: Any, key: str, things: dict[str, Any]) -> Any:
 
 
 def env_name(env: Any, key: str, things: dict[str, Any]) -> Any:
+    """A class as its name; raises a MarftError for anything that is neither a class nor a name."""
     if isinstance(env, Environment):
         kind = type(env).__name__
         raise MarftError(
@@ -86,6 +87,7 @@ def env_name(env: Any, key: str, things: dict[str, Any]) -> Any:
 
 
 def team_settings(team: Mapping[str, Any], things: dict[str, Any]) -> dict[str, Any]:
+    """The team's section with workflow and scripts as names."""
     said = dict(team)
     if "workflow" in said and not isinstance(said["workflow"], str):
         from marft.game.workflows import check_workflow
@@ -98,6 +100,7 @@ def team_settings(team: Mapping[str, Any], things: dict[str, Any]) -> dict[str, 
 
 
 def agent_settings(agent: Any, name: str, things: dict[str, Any]) -> Any:
+    """An agent's settings with its script as a name."""
     script = agent.get("script") if isinstance(agent, Mapping) else None
     if script is None or isinstance(script, str):
         return agent
@@ -117,6 +120,7 @@ def keep(thing: Any, things: dict[str, Any]) -> str:
 
 
 def check_plain(value: Any, key: str) -> None:
+    """Raise a MarftError where a setting could not be written to YAML."""
     match value:
         case None | bool() | int() | float() | str():
             return

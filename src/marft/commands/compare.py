@@ -49,6 +49,7 @@ def compare(question: Question, path: Path, display: Display | None = None) -> R
 
 
 def answer(question: Question, path: Path, display: Display) -> Report:
+    """Run all missing cells, write the report and print it."""
     comparison = Comparison.begin(path, question)
     display.say(f"comparison in {path}; should it be stopped, the same command with --run {quote(str(path))} goes on")
     first = question.config.seed
@@ -81,6 +82,7 @@ def means(comparison: Comparison, name: str, seed: int) -> str:
 
 # --- cells -----------------------------------------------------------------------------------------------------------
 def make_cell(comparison: Comparison, name: str, seed: int, display: Display) -> Cell:
+    """Train or evaluate one cell."""
     match name:
         case "untuned":
             return untuned_cell(comparison, seed)
@@ -90,6 +92,7 @@ def make_cell(comparison: Comparison, name: str, seed: int, display: Display) ->
 
 
 def trained_cell(comparison: Comparison, name: str, seed: int, display: Display) -> Cell:
+    """A cell with a run of its own, started or resumed; its budget is what the team's run generated."""
     budget = 1 if name == "team" else comparison.get("team", seed).tokens_generated
     config = config_of(comparison.question, name, seed=seed, budget=budget)
     run = comparison.run(name, seed)

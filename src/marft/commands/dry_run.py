@@ -39,6 +39,7 @@ class StandIn:
         self.encode, self.decisions, self.usual = encode, decisions, f"(what {name} says)"
 
     async def generate(self, request: Request) -> Completion:
+        """The next fixed text, without tokens or log-probs."""
         text = next(self.decisions, self.usual)
         return Completion(text=text, token_ids=(), logprobs=(), finish="stop", version=0)
 
@@ -110,6 +111,7 @@ def decisions(config: Config, name: str) -> Iterator[str]:
 def essentials(
     config: Config, readers: Mapping[str, Reader], host: Host, episode: Episode, team: Mapping[str, Agent]
 ) -> Iterator[str]:
+    """A line each for models, environment, team, algorithm and the size of an iteration."""
     for name, reader in readers.items():
         yield f"model      {name}: {reader.words:,} tokens in its vocabulary, {reader.longest:,} at most to read and say"
         if line := describe_limits(config, name, reader.longest):
@@ -133,6 +135,7 @@ def essentials(
 
 
 def profile(config: Config, name: str) -> str:
+    """`solver (64 tokens, uses calculator)`, or an agent's kind where it is not trained."""
     agent = config.team.agents[name]
     told = f"{agent.max_tokens} tokens" if agent.kind == "trained" else agent.kind
     tools = f", uses {' and '.join(agent.tools)}" if agent.tools else ""
@@ -140,6 +143,7 @@ def profile(config: Config, name: str) -> str:
 
 
 def tell(turn: Turn, config: Config, readers: Mapping[str, Reader]) -> None:
+    """Print one turn: the messages that the agent reads, and what it says."""
     ours = turn.agent in config.team.agents and config.team.agents[turn.agent].kind in ("trained", "frozen")
     count = f" reads {len(turn.prompt_ids):,} tokens" if ours else ""
     if turn.index >= WHOLE:
@@ -154,6 +158,7 @@ def tell(turn: Turn, config: Config, readers: Mapping[str, Reader]) -> None:
 
 
 def verdict(episode: Episode) -> str:
+    """The episode's reward, whether it is right, and how it ended."""
     reward = episode.reward
     right = {None: "", True: ", right", False: ", wrong"}[reward.correct]
     turns = f", of single turns {dict(reward.turns)}" if reward.turns else ""

@@ -53,6 +53,7 @@ class Forecast:
 
     @property
     def iteration(self) -> float:
+        """Seconds of one iteration."""
         return sum(self.seconds.values())
 
     @property
@@ -62,15 +63,21 @@ class Forecast:
 
     @property
     def run(self) -> float:
+        """Seconds of the whole run, with its evaluations."""
         return self.iterations * self.iteration + self.evaluations * self.evaluation
 
 
 class Nobody:
     """A watcher that tells nobody: the plan is all there is to say."""
 
-    def evaluated(self, when: str, row: dict[str, Any]) -> None: ...
-    def warned(self, line: str) -> None: ...
-    def iterated(self, row: dict[str, Any], before: float, progress: float) -> None: ...
+    def evaluated(self, when: str, row: dict[str, Any]) -> None:
+        """Nothing is told."""
+
+    def warned(self, line: str) -> None:
+        """Nothing is told."""
+
+    def iterated(self, row: dict[str, Any], before: float, progress: float) -> None:
+        """Nothing is told."""
 
 
 def plan(config: Config, status: Status | None = None) -> Forecast:
@@ -243,10 +250,12 @@ def tell(config: Config, parts: Assembly, found: Forecast) -> Iterator[str]:
 
 
 def line(name: str, amount: str, note: str) -> str:
+    """A row of the table: name, amount aligned to the right, and a note."""
     return f"{'':11}{name:34}{amount:>12}   {note}".rstrip()
 
 
 def size(amount: float) -> str:
+    """12000000 → '12 MB'."""
     for unit in ("B", "KB", "MB"):
         if amount < 1000:
             return f"{amount:,.0f} {unit}"
@@ -255,6 +264,7 @@ def size(amount: float) -> str:
 
 
 def duration(seconds: float) -> str:
+    """In seconds below two minutes, in minutes below two hours, else in hours."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

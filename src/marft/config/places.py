@@ -56,6 +56,7 @@ def kinds_at(path: Sequence[str]) -> list[Any]:
 
 
 def below(kind: Any, name: str) -> Iterator[Any]:
+    """The kinds of value that the key `name` may have in a section or mapping; none where it is unknown."""
     if is_section(kind) and name in kind.model_fields:
         yield from members(kind.model_fields[name].annotation)
     elif get_origin(kind) is dict:  # agents and benchmarks, by names of the user's

@@ -68,6 +68,7 @@ def read_source(source: str, below: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def read_one(source: str) -> dict[str, Any]:
+    """The data of one recipe or file, without what it extends; raises a MarftError where there is none."""
     path = Path(source)
     if path.suffix in SUFFIXES:
         try:
@@ -100,12 +101,14 @@ class OnceLoader(yaml.SafeLoader):
     composed = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """As in PyYAML; too many values are an error."""
         self.composed += 1
         if self.composed > MOST and parent is not None:
             raise yaml.MarkedYAMLError(problem=f"more than {MOST:,} values", problem_mark=parent.start_mark)
         return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """As in PyYAML; a key that comes twice is an error."""
         node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
@@ -115,12 +118,14 @@ class OnceLoader(yaml.SafeLoader):
         return node
 
     def get_single_node(self) -> yaml.Node | None:
+        """As in PyYAML; aliases that would grow too large are an error."""
         node: yaml.Node | None = super().get_single_node()
         check_aliases(node)
         return node
 
 
 def parse_yaml(text: str, where: str) -> dict[str, Any]:
+    """The mapping in a text, empty where there is none; raises a MarftError that names `where`."""
     try:
         data = yaml.load(text, OnceLoader)  # a SafeLoader
     except UNREADABLE as error:
@@ -166,6 +171,7 @@ def merge_settings(base: Mapping[str, Any], on_top: Mapping[str, Any]) -> dict[s
 
 
 def renamed(old: Any, new: Any, key: str) -> bool:
+    """Whether `new` names another class or function under `key`, not the same one in a new place."""
     if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
         return False
     before, after = old.get(key), new.get(key, old.get(key))
@@ -173,6 +179,7 @@ def renamed(old: Any, new: Any, key: str) -> bool:
 
 
 def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both mappings merged at every depth; where both have a value, the one above wins."""
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
@@ -224,6 +231,7 @@ def check_texts(value: Any, path: tuple[str, ...], seen: set[int]) -> None:
 
 
 def to_yaml(config: Config) -> str:
+    """The whole config as a text that reads back as the same config."""
     data = config.model_dump(mode="json")
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
     # PyYAML reads U+0085 back as a line break unless it is written as an escape

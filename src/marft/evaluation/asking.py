@@ -19,6 +19,8 @@ CHUNK = 2  # times as many episodes as are generated at once: they are lost toge
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
+    """A set of held-out tasks and the environment they are played in."""
+
     name: str
     env: Mapping[str, Any] | None  # None: the one at which the team sits already
     tasks: Mapping[str, Task]  # by their ids
@@ -39,11 +41,13 @@ def read_benchmarks(config: Config, parts: Assembly) -> list[Benchmark]:
 
 
 def question_of(config: Config, parts: Assembly, benchmarks: Sequence[Benchmark]) -> Question:
+    """What an evaluation is asked: its config, and hashes of the weights and tasks it is about."""
     tasks = {each.name: digest_of_tasks(each.tasks.values()) for each in benchmarks}
     return Question(config=config, weights=digest_of_weights(parts), tasks=tasks)
 
 
 def digest_of_tasks(tasks: Iterable[Task]) -> str:
+    """SHA-256 of the tasks' ids and prompts, in their order, in hexadecimal."""
     digest = hashlib.sha256()
     for task in tasks:
         digest.update(f"{task.id}\0{task.prompt}\0".encode(errors="replace"))

@@ -50,6 +50,7 @@ def tasks_there(name: str, env: Mapping[str, Any]) -> Sequence[Task]:
 
 
 def first(tasks: Sequence[Task], count: int) -> list[Task]:
+    """The first `count` tasks, or all where there are fewer; no other is made."""
     return [tasks[i] for i in range(min(count, len(tasks)))]
 
 

@@ -53,6 +53,7 @@ class Tolerance:
             warn(f"{found.failed} of {found.of} {what} failed and count as wrong; the first: {found.error}")
 
     def stop(self, found: Failures, what: str) -> None:
+        """Raise a MarftError that gives the count, the first error and the remedy."""
         raise MarftError(
             f"{found.failed} of {found.of} {what} failed; the first: {found.error}. {self.remedy}", found.trace
         )

@@ -104,11 +104,13 @@ def make_drop(agent: str, team: Sequence[Played], silent: Sequence[Played], ks: 
 
 
 def gap(ours: Sequence[Sequence[Played]], theirs: Sequence[Sequence[Played]], figure: Figure) -> Estimate:
+    """The mean of ours minus theirs over tasks, which both list in the same order."""
     return difference(scores(ours, figure), scores(theirs, figure), within=(-1.0, 1.0) if figure == "accuracy" else ANY)
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------
 def by_task(rows: Sequence[Played]) -> Tasks:
+    """The episodes of each task id, in the order of the rows."""
     tasks: Tasks = {}
     for row in rows:
         tasks.setdefault(row.slot.task, []).append(row)
@@ -126,6 +128,7 @@ def is_graded(samples: Sequence[Played]) -> bool:
 
 
 def is_right(row: Played) -> bool:
+    """Whether the environment judged the episode correct; one that failed was not."""
     return bool(row.correct)
 
 
@@ -142,10 +145,12 @@ def scores(tasks: Sequence[Sequence[Played]], figure: Figure) -> list[Estimate]:
 
 
 def majority(samples: Sequence[Played], k: int) -> float:
+    """maj@k of one task: the chance that the majority of k of its samples is right."""
     return majority_at_k([row.answer for row in samples], [is_right(row) for row in samples], k)
 
 
 def total(rows: Sequence[Played], of: Literal["turns", "tokens"]) -> Counter[str]:
+    """The sum over all rows of turns or tokens, by agent."""
     found: Counter[str] = Counter()
     for row in rows:
         found.update(row.turns if of == "turns" else row.tokens)

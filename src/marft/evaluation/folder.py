@@ -138,6 +138,7 @@ class Evaluation:
             raise MarftError(self.refused(EPISODES, error)) from error
 
     def append(self, rows: Sequence[Record]) -> None:
+        """Append records to `episodes.jsonl`, all or none."""
         data = b"".join(json.dumps(encoded(row), allow_nan=False).encode() + b"\n" for row in rows)
         try:
             append_whole(self.path / EPISODES, data)
@@ -145,15 +146,18 @@ class Evaluation:
             raise MarftError(self.refused(EPISODES, error)) from error
 
     def played(self) -> list[Played]:
+        """All episodes in `episodes.jsonl`, as far as figures need them; raises Damaged for a broken line."""
         return [decoded(row.data) for row in read_rows(self.path / EPISODES, Evaluated)]
 
     def write(self, name: str, data: bytes) -> None:
+        """Replace a file of the folder; raises a MarftError where the disk refuses."""
         try:
             write_atomically(self.path / name, data)
         except OSError as error:
             raise MarftError(self.refused(name, error)) from error
 
     def refused(self, name: str, error: OSError) -> str:
+        """The error message for a file that could not be written."""
         return (
             f"cannot write {self.path / name}: {error.strerror}; nothing already written is lost: mend it, then give the "
             f"same command with --run {quote(str(self.path))}"
@@ -184,6 +188,7 @@ def encoded(row: Record) -> dict[str, Any]:
 
 
 def slot_of(row: Mapping[str, Any]) -> Slot:
+    """The slot of a line of `episodes.jsonl`."""
     return Slot(**{key: row[key] for key in ("benchmark", "silent", "task", "sample")})
 
 

@@ -39,6 +39,7 @@ def difference(ours: Sequence[Estimate], theirs: Sequence[Estimate], within: tup
 
 
 def over_seeds(values: Sequence[float], of_one: tuple[float, float] | None, within: tuple[float, float]) -> Estimate:
+    """The mean of `values` with Student's t, cut to `within`; `of_one` stands where they show no spread."""
     mean = statistics.fmean(values)
     if len(values) == 1 or statistics.stdev(values) < AGREE:
         return Estimate(value=mean, interval=of_one)

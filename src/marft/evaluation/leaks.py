@@ -32,6 +32,7 @@ def find_leaks(config: Config, host: Host) -> dict[str, Any]:
 
 
 def describe_leaks(found: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each benchmark with leaked tasks, from what `find_leaks` returned."""
     for name, leak in found.items():
         pairs = ", ".join(f"{test} = {train}" for train, test in leak["examples"])
         yield (

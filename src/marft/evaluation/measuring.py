@@ -59,6 +59,7 @@ def measure(config: Config, parts: Assembly, path: Path, display: Display) -> li
 
 
 def check(config: Config) -> None:
+    """Raise a MarftError for evaluation settings that leave nothing to play."""
     if not config.eval.tasks:
         raise MarftError("eval.tasks is 0: say how many held-out tasks to play, as in eval.tasks=512")
     if config.eval.ablate and len(config.team.agents) == 1:
@@ -99,6 +100,7 @@ def rehearse_on(benchmarks: Sequence[Benchmark], config: Config, parts: Assembly
 
 
 def make_results(config: Config, played: Sequence[Played], benchmarks: Sequence[Benchmark]) -> list[Result]:
+    """A result for each benchmark from all played episodes, in the order of `benchmarks`."""
     rows: dict[tuple[str, str | None], list[Played]] = {}
     for row in played:
         rows.setdefault((row.slot.benchmark, row.slot.silent), []).append(row)

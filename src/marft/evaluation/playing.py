@@ -43,6 +43,7 @@ def play_chunk(runner: EpisodeRunner, slots: Sequence[Slot], tasks: Mapping[str,
 async def play_and_ask(
     runner: EpisodeRunner, starts: Sequence[Start], seed: str
 ) -> tuple[list[Episode], list[Hashable | None]]:
+    """The episodes, and what each of them answers."""
     episodes = await runner.episodes(starts, seed)
     return episodes, await answers(runner, episodes)
 
@@ -64,6 +65,7 @@ async def answers(runner: EpisodeRunner, episodes: Sequence[Episode]) -> list[Ha
 
 
 def row_of(slot: Slot, episode: Episode, answer: Hashable | None, seconds: float) -> Played:
+    """What the figures need of an episode; long answers and errors are shortened."""
     tokens: Counter[str] = Counter()
     for turn in episode.turns:
         tokens[turn.agent] += len(turn.completion.token_ids)

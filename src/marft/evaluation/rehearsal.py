@@ -44,6 +44,7 @@ def rehearse_all(config: Config, parts: Assembly, remedy: str) -> None:
 
 
 def play(runner: EpisodeRunner, tasks: Sequence[Task], seed: int) -> list[Episode]:
+    """One episode on each task, with seeds that no evaluation uses."""
     return run_async(runner.episodes([Start(task=task, sample=0) for task in tasks], f"{seed}/rehearsal"))
 
 

@@ -55,6 +55,7 @@ def line(name: str, figures: Figures, ks: Sequence[int], judged: bool) -> list[s
 
 
 def drop_grid(results: Sequence[Result]) -> Grid:
+    """A row for every benchmark and agent: the score without that agent, and how much is lost."""
     return Grid(
         header=["benchmark", "silent", "without it", "drop", "tokens a task"],
         rows=[[each.name, *drop_line(drop)] for each in results for drop in each.drops],
@@ -62,6 +63,7 @@ def drop_grid(results: Sequence[Result]) -> Grid:
 
 
 def drop_line(drop: Drop) -> list[str]:
+    """The cells of one row: agent, score without it, drop, tokens a task."""
     score, loss = (drop.figures.accuracy, drop.accuracy) if drop.accuracy else (drop.figures.reward, drop.reward)
     assert score is not None
     return [drop.agent, shown(score), shown(loss, sign="+"), f"{drop.figures.tokens_per_task:.1f}"]
@@ -84,6 +86,7 @@ def remarks(results: Sequence[Result]) -> list[str]:
 
 
 def markdown(results: Sequence[Result], title: str) -> str:
+    """The whole report as the text of `results.md`."""
     parts = [f"# {title}", markdown_grid(main_grid(results)), *remarks(results)]
     if any(each.drops for each in results):
         parts += ["## With one agent silent", markdown_grid(drop_grid(results)), PAIRED]
@@ -91,11 +94,13 @@ def markdown(results: Sequence[Result], title: str) -> str:
 
 
 def markdown_grid(grid: Grid) -> str:
+    """A table as Markdown; pipes inside cells are escaped."""
     rows = [grid.header, ["---"] * len(grid.header), *grid.rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
 
 
 def show(console: PlainConsole, results: Sequence[Result]) -> None:
+    """Print the report on a console, with fewer columns where it is narrow."""
     draw(console, main_grid(results, wide=console.width >= WIDE))
     for text in remarks(results):
         console.say(text)
@@ -105,6 +110,7 @@ def show(console: PlainConsole, results: Sequence[Result]) -> None:
 
 
 def draw(console: PlainConsole, grid: Grid) -> None:
+    """Print one table; cells with numbers are never wrapped."""
     whole = [i in (2, 3) or (i > 0 and " " not in name) for i, name in enumerate(grid.header)]  # intervals and numbers
     table = make_table(grid.header, whole=whole)
     for row in grid.rows:

@@ -19,6 +19,7 @@ def as_json(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def result_json(result: Result) -> dict[str, Any]:
+    """One benchmark's figures; with each agent silent too, below `ablations`."""
     row = figures_json(result.team)
     if result.drops:
         row["ablations"] = {drop.agent: drop_json(drop) for drop in result.drops}
@@ -65,8 +66,10 @@ def macro(benchmarks: Sequence[Figures]) -> dict[str, Any]:
 
 
 def estimate_json(name: str, estimate: Estimate) -> dict[str, Any]:
+    """A figure under `name`, and its interval (or null) under `name_ci95`."""
     return {name: estimate.value, f"{name}_ci95": list(estimate.interval) if estimate.interval else None}
 
 
 def by_k(values: Mapping[int, float]) -> dict[str, float]:
+    """The same values with text keys, as JSON objects need them."""
     return {str(k): value for k, value in values.items()}

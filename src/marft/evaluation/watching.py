@@ -52,6 +52,7 @@ class Watch:
 
 
 def key_of(slot: Slot) -> Key:
+    """A slot's benchmark and silent agent: failures are counted for each such pair."""
     return slot.benchmark, slot.silent
 
 

@@ -32,10 +32,12 @@ class Microbatch:
 
     @property
     def spans(self) -> list[Span]:
+        """The samples' token sequences, in order."""
         return [sample.span for sample in self.samples]
 
     @property
     def turns(self) -> Tensor:
+        """The samples' indices among the batch's turns."""
         return torch.tensor([sample.turn for sample in self.samples])
 
     @property
@@ -44,6 +46,7 @@ class Microbatch:
         return len(lay_out(self.team, self.spans).ids)
 
     def hidden(self) -> Tensor:
+        """Last hidden states of all samples, from one forward pass."""
         return hidden_states(self.team, self.spans)
 
     def split(self) -> tuple[Microbatch, Microbatch]:

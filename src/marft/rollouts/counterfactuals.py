@@ -54,6 +54,7 @@ async def with_differences(
 
 
 def without(episode: Episode, turn: Turn, baseline: Literal["blank", "base"]) -> Start:
+    """How to play an episode again with `turn` blanked, or spoken by the base."""
     before = episode.turns[: turn.index]
     if baseline == "blank":
         return Start(task=episode.task, sample=episode.sample, replayed=(*before, replace(turn, completion=BLANK)))
@@ -94,4 +95,5 @@ def credited(trunk: Episode, branches: Sequence[Episode]) -> list[Episode]:
 
 
 def learning_turns(episode: Episode, learns: Collection[str]) -> list[Turn]:
+    """The turns of agents that learn; none of an episode that failed."""
     return [] if episode.ended == "failed" else [turn for turn in episode.turns if turn.agent in learns]

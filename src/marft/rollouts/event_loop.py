@@ -43,6 +43,7 @@ class KeptLoop:
             self.loop = asyncio.new_event_loop()
 
     def close(self) -> None:
+        """End all tasks of the loop and close it."""
         close(self.loop)
         self.loop.close()
 
@@ -197,6 +198,7 @@ def end_tasks(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def run_in_thread(work: Coroutine[Any, Any, T], ending: KeptLoop | None) -> T:
+    """Run `work` in a thread with a loop of its own, for callers inside a running loop; Ctrl-C cancels it."""
     begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = Future()
     done: Future[T] = Future()
     interrupted = threading.Event()

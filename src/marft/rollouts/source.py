@@ -29,6 +29,7 @@ class Rollout:
 
     @property
     def learnt(self) -> list[Episode]:
+        """The episodes that are trained on."""
         return [episode for episode in self.episodes if is_learnt(episode)]
 
 
@@ -78,9 +79,11 @@ class SynchronousSource:
         """Nothing is under way meanwhile."""
 
     def state_dict(self) -> dict[str, int]:
+        """How many tasks were drawn so far: with the seed, all that the order depends on."""
         return {"tasks_drawn": self.tasks_drawn}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on after the tasks that were drawn."""
         self.tasks_drawn = state["tasks_drawn"]
 
     def next_tasks(self) -> list[Task]:
@@ -126,7 +129,8 @@ def remedy(run: Path) -> str:
 class Prepares(Protocol):
     """Tasks that take long to make, and may be made before they are asked for."""
 
-    def prefetch(self, indices: Sequence[int]) -> None: ...
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """Begin to make the tasks at these indices; returns at once."""
 
 
 def without_late_groups(episodes: Sequence[Episode]) -> list[Episode]:

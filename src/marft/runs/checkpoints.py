@@ -67,6 +67,7 @@ class Checkpoints:
         self.keep = keep
 
     def path(self, iteration: int) -> Path:
+        """The folder of an iteration's checkpoint, whether it exists or not."""
         return self.folder / f"{iteration:06d}"
 
     def list(self) -> builtins.list[int]:
@@ -234,6 +235,7 @@ def read_manifest(folder: Path, iteration: int) -> dict[str, str]:
 
 
 def corrupt(folder: Path, reason: str) -> CorruptCheckpoint:
+    """The error for a checkpoint that does not match its manifest."""
     return CorruptCheckpoint(f"checkpoint {folder} is corrupt: {reason}")
 
 
@@ -248,6 +250,7 @@ def files(folder: Path) -> list[str]:
 
 
 def digest(path: Path, *, sync: bool = False) -> str:
+    """A file's SHA-256 in hexadecimal; with `sync` its bytes are on the disk afterwards."""
     with open_file(path) as file:
         if sync:
             os.fsync(file.fileno())

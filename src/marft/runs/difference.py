@@ -36,6 +36,7 @@ def first_difference(old: Config, new: Config, *, free: Collection[str] = (), mo
 
 
 def differences(old: Any, new: Any, key: str = "") -> Iterator[Difference]:
+    """Every dotted key whose values differ, depth first."""
     if key == "team.agents" and list(old) != list(new):
         # Their order is the order of play, which comparing agent by agent would overlook.
         yield Difference(key=key, old=show(list(old)), new=show(list(new)))
@@ -49,6 +50,7 @@ def differences(old: Any, new: Any, key: str = "") -> Iterator[Difference]:
 
 
 def show(value: Any) -> str:
+    """A value as JSON, cut to 60 characters; `nothing` where it is absent."""
     if value is ABSENT:
         return "nothing"
     text = json.dumps(value, ensure_ascii=False)

@@ -112,6 +112,7 @@ class RunDirectory:
 
     # --- config ------------------------------------------------------------------------------------------------------
     def config(self) -> Config:
+        """The run's config; raises a MarftError where `config.yaml` cannot be read."""
         try:
             return read_config(self.path / CONFIG)
         except Damaged:
@@ -120,6 +121,7 @@ class RunDirectory:
             raise MarftError(f"{error}; put it back from a copy, or choose another --run") from error
 
     def manifest(self) -> dict[str, Any]:
+        """What `manifest.json` holds; raises Damaged where it cannot be read."""
         return read_object(self.path / MANIFEST, Manifest)
 
     def check_same(self, config: Config) -> None:
@@ -139,9 +141,11 @@ class RunDirectory:
 
     # --- what happens, line by line ----------------------------------------------------------------------------------
     def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """Append an iteration's row to `metrics.jsonl`."""
         self._append(METRICS, [row])
 
     def append_episodes(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append transcripts to `episodes.jsonl`."""
         self._append(EPISODES, rows)
 
     def append_event(self, event: str, iteration: int, **details: Any) -> None:
@@ -151,6 +155,7 @@ class RunDirectory:
         self._append(EVENTS, [{"iteration": iteration, "event": event, "time": moment, **details}])
 
     def events(self) -> list[dict[str, Any]]:
+        """All lines of `events.jsonl`, oldest first."""
         return [row.data for row in read_rows(self.path / EVENTS, Event)]
 
     def append_held_out(
@@ -165,9 +170,11 @@ class RunDirectory:
         return (row.data for row in read_rows(self.path / HELD_OUT, HeldOut))
 
     def metrics(self) -> list[dict[str, Any]]:
+        """All rows of `metrics.jsonl`, oldest first."""
         return [row.data for row in self.metric_rows()]
 
     def metric_rows(self) -> Iterator[Row]:
+        """The rows of `metrics.jsonl` with their line numbers, read one by one."""
         return read_rows(self.path / METRICS, Line)
 
     def truncate(self, iteration: int, valid: Collection[When] = ("before", "during", "after")) -> None:
@@ -202,6 +209,7 @@ class RunDirectory:
 
     # --- summary -----------------------------------------------------------------------------------------------------
     def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Replace `summary.json`."""
         with writing(self.path):
             write_atomically(self.path / SUMMARY, pretty(summary))
 
@@ -212,10 +220,12 @@ class RunDirectory:
 
 
 def encode(row: Mapping[str, Any]) -> bytes:
+    """A row as one line of JSON; ValueError where it has no iteration or a number is not finite."""
     if "iteration" not in row:
         raise ValueError("a row needs its iteration: resuming drops rows by it")
     return json.dumps(dict(row), allow_nan=False).encode() + b"\n"
 
 
 def pretty(data: Mapping[str, Any]) -> bytes:
+    """Indented JSON with a final line break, as all small files of a run are written."""
     return json.dumps(dict(data), allow_nan=False, indent=2).encode() + b"\n"

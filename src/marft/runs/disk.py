@@ -41,6 +41,7 @@ def writing(run: Path) -> Iterator[None]:
 
 
 def full(run: Path, again: str) -> str:
+    """The error message for a full disk."""
     return f"the disk of {run} is full; nothing already written is lost: free space, {again}"
 
 

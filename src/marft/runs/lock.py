@@ -151,6 +151,7 @@ def lock(descriptor: int) -> None:
 
 
 def is_at(descriptor: int, path: Path) -> bool:
+    """Whether the path still leads to the open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
@@ -186,6 +187,7 @@ def read_holder(path: Path) -> dict[str, Any] | None:
 
 
 def refusal(folder: Path, found: dict[str, Any] | None) -> str:
+    """The error message that names who holds the lock."""
     who = "another process"
     if found is not None:
         since = str(found.get("started", "an unknown time")).replace("T", " ")

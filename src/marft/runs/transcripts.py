@@ -35,6 +35,7 @@ class Transcript:
 
 
 def transcript_of(episode: Episode, gold: str | None) -> Transcript:
+    """An episode's transcript; `gold` is the right answer to its task, if known."""
     said = (Said(agent=turn.agent, text=turn.text, finish=turn.completion.finish) for turn in episode.turns)
     return Transcript(
         task=episode.task.id, sample=episode.sample, prompt=episode.task.prompt, gold=gold, reward=episode.reward.team,

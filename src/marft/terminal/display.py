@@ -51,6 +51,7 @@ class Display(Status):
 
     # --- what is told ------------------------------------------------------------------------------------------------
     def begin(self, what: str, *, total: int | None = None, unit: str = "", announce: bool = True) -> None:
+        """Show `what` as the present work; without a terminal it is printed, if announced."""
         self.what, self.unit = what, unit
         self.done, self.total, self.fixed = 0, total or 0, total is not None
         self.started = time.monotonic()
@@ -60,13 +61,16 @@ class Display(Status):
             self.say(f"{what}: {total:,} {unit}" if total else what)
 
     def expect(self, more: int) -> None:
+        """Raise the total by `more`, unless it was given at the beginning."""
         if not self.fixed:
             self.total += more
 
     def advance(self, count: int = 1) -> None:
+        """Count `count` units as done."""
         self.done += count
 
     def rest(self) -> None:
+        """Take the live line away."""
         self.what = ""
         if self._live is not None:
             self._live.stop()

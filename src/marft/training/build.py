@@ -77,10 +77,12 @@ class Assembly:
 
     @property
     def teams(self) -> list[TeamModel]:
+        """The base models with their adapters, in the order of `bases`."""
         return [base.team for base in self.bases.values()]
 
     @property
     def device(self) -> str:
+        """The first base's device, as torch names it; a phrase where no base is loaded."""
         return next((str(base.team.device) for base in self.bases.values()), "no device of ours")
 
     @property
@@ -140,6 +142,7 @@ def assemble(
 
 
 def open_host(env: EnvConfig, lockstep: Lockstep) -> Host:
+    """The environment of a config, hosted in its worker processes; close it after use."""
     return open_env(
         env.name, env.settings, deadline=env.deadline, tasks_deadline=env.tasks_deadline, workers=env.workers,
         lockstep=lockstep,
@@ -148,6 +151,7 @@ def open_host(env: EnvConfig, lockstep: Lockstep) -> Host:
 
 # --- bases and adapters ----------------------------------------------------------------------------------------------
 def model_of(config: Config, agent: str) -> str:
+    """The name of an agent's base model: its own, or the config's."""
     return config.team.agents[agent].model or config.model
 
 
@@ -158,6 +162,7 @@ def base_names(config: Config) -> list[str]:
 
 
 def make_base(config: Config, model: str, saved: Path | None, lockstep: Lockstep) -> Base:
+    """Load a base model, with the adapters and critics of every agent that uses it, and open its engine."""
     loaded = load(model, config.device, config.dtype)
     adapters: dict[str, AdapterSpec] = {}
     critics: dict[str, AdapterSpec] = {}
@@ -183,6 +188,7 @@ def make_base(config: Config, model: str, saved: Path | None, lockstep: Lockstep
 
 
 def make_engine(config: Config, team: TeamModel, lockstep: Lockstep) -> Engine:
+    """The engine that the config names, generating with `team`."""
     match config.engine.name:
         case "local":
             memory = config.engine.share / len(base_names(config))
@@ -216,6 +222,7 @@ def adapter_of(config: Config, name: str) -> str | None:
 
 
 def adapter_spec(config: Config, adapter: str, agent: AgentConfig, saved: Path | None) -> AdapterSpec:
+    """An adapter's rank and alpha: those it was saved with where it starts from a file, else the config's."""
     if agent.rank is None and (source := agent.init_from or (config.init_from if agent.kind == "frozen" else None)):
         # its rank is the one it was saved with
         folder = saved / "agents" / adapter if saved else Path(source) if agent.init_from else found_in(source, adapter)
@@ -247,6 +254,7 @@ def critic_of(config: Config, agent: str) -> str | None:
 
 # --- agents ----------------------------------------------------------------------------------------------------------
 def seat_agent(config: Config, name: str, engines: Mapping[str, Speaks], lockstep: Lockstep) -> Agent:
+    """An agent of the config with its prompt, sampling settings, tools and engine."""
     agent = config.team.agents[name]
     tools = offer_tools(agent, lockstep)
     sampling = (
@@ -274,6 +282,7 @@ def offer_tools(agent: AgentConfig, lockstep: Lockstep) -> Tools:
 
 
 def voice_of(agent: AgentConfig, engines: Mapping[str, Speaks], model: str) -> Speaks:
+    """The engine that generates an agent's turns: its script, its remote endpoint, or that of its base model."""
     if agent.script is not None:
         return ScriptedEngine(find_script(agent.script), ids=False)
     if remote := agent.remote:
@@ -287,6 +296,7 @@ def voice_of(agent: AgentConfig, engines: Mapping[str, Speaks], model: str) -> S
 
 # --- the learner -----------------------------------------------------------------------------------------------------
 def learner_settings(config: Config, members: list[Member]) -> LearnerSettings:
+    """What the learner needs of the config; learning rates by adapter and critic."""
     algorithm, optimizer = config.algorithm, config.optimizer
     lr = {m.adapter: config.team.agents[m.agent].lr or optimizer.lr for m in members}
     lr |= {m.critic: config.critic.lr or optimizer.lr for m in members if m.critic is not None}

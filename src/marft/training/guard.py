@@ -49,12 +49,14 @@ class Guard:
         self.watch.forget_told()
 
     def look(self, row: Mapping[str, Any]) -> None:
+        """Report every sign of collapse that this iteration's row shows; raises Collapsed where the run must stop."""
         for sign in self.watch.look(row):
             self.tell("collapse" if sign.collapsed else "warning", row["iteration"], sign)
             if sign.collapsed and self.stops:
                 raise Collapsed(sign)
 
     def tell(self, event: str, iteration: int, sign: Sign) -> None:
+        """Write a sign to `events.jsonl` and print it as a warning."""
         said = {"sign": sign.name, "agent": sign.agent, "since": sign.since, "line": sign.line}
         self.run.append_event(event, iteration, **said)
         self.warn(f"{event} in iteration {iteration}: {sign.line}")

@@ -71,6 +71,7 @@ def load_initial_adapters(config: Config, parts: Assembly) -> None:
 
 
 def config_of(run: RunDirectory, overrides: Overrides) -> Config:
+    """A run's config with overrides on top; raises a MarftError where the result is not valid."""
     own = run.config().model_dump(mode="json")
     return parse(merge_settings(own, overrides) if isinstance(overrides, Mapping) else merge(own, overrides))
 

@@ -77,6 +77,7 @@ def reward_figures(played: Sequence[Episode]) -> dict[str, float | None]:
 
 
 def agent_figures(play: Play) -> dict[str, dict[str, Any]]:
+    """By learning agent that acted: its rewards, advantages, lengths and the learner's statistics."""
     batch, estimate, found = play.data.batch, play.data.estimate, {}
     score_K, lone_K = batch.returns_to_go(), estimate.lone_K
     for i, member in enumerate(batch.members):

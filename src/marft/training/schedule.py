@@ -31,4 +31,5 @@ def plays(mode: Mode, adapters: Sequence[str], *, iteration: int, interval: int,
 
 
 def shuffled(adapters: Sequence[str], seed: int) -> list[str]:
+    """The adapters in a random order that depends on the seed alone."""
     return random.Random(seed).sample(list(adapters), len(adapters))

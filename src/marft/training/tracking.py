@@ -27,7 +27,8 @@ MODULES = {"tensorboard": "tensorboard.summary.writer.record_writer", "wandb": "
 class Tracker(Protocol):
     """Where the scalars of each iteration go."""
 
-    def log(self, iteration: int, values: Mapping[str, float]) -> None: ...
+    def log(self, iteration: int, values: Mapping[str, float]) -> None:
+        """Scalars of this iteration, by tag."""
 
     def show(self, iteration: int, transcripts: Sequence[Transcript]) -> None:
         """Episodes of this iteration, as texts."""
@@ -35,7 +36,8 @@ class Tracker(Protocol):
     def rewind(self, iteration: int) -> None:
         """The run has gone back: what comes after `iteration` is done again."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Write what is still buffered and end the connection."""
 
 
 def trackers(config: Config, run: Path, *, resumed: int | None = None) -> list[Tracker]:
@@ -112,10 +114,12 @@ class TensorBoard:
             self.rewind(purge - 1)
 
     def log(self, iteration: int, values: Mapping[str, float]) -> None:
+        """Scalars of this iteration, by tag."""
         scalars = [self._summaries.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
         self._write(step=iteration, summary=self._summaries.Summary(value=scalars))
 
     def show(self, iteration: int, transcripts: Sequence[Transcript]) -> None:
+        """Episodes of this iteration, as one text in Markdown."""
         tensors = needed("tensorboard.compat.proto.tensor_pb2", "track.tensorboard")
         types = needed("tensorboard.compat.proto.types_pb2", "track.tensorboard")
         plugin = self._summaries.SummaryMetadata.PluginData(plugin_name="text")
@@ -128,10 +132,12 @@ class TensorBoard:
         self._write(step=iteration, summary=self._summaries.Summary(value=[value]))
 
     def rewind(self, iteration: int) -> None:
+        """Mark a restart: TensorBoard hides what was logged after `iteration`."""
         session = self._events.SessionLog(status=self._events.SessionLog.START)
         self._write(step=iteration + 1, session_log=session)
 
     def close(self) -> None:
+        """Flush and close the event file."""
         with writing(self._run):
             self._records.close()
 
@@ -162,9 +168,11 @@ class Wandb:
             raise MarftError(f"track.wandb: {reason}; fix it or drop track.wandb") from error
 
     def log(self, iteration: int, values: Mapping[str, float]) -> None:
+        """Scalars of this iteration, by tag."""
         self._run.log(dict(values), step=iteration)
 
     def show(self, iteration: int, transcripts: Sequence[Transcript]) -> None:
+        """Episodes of this iteration, as a table."""
         table = self._service.Table(columns=list(COLUMNS), data=[as_row(each) for each in transcripts])
         self._run.log({"episodes": table}, step=iteration)
 
@@ -172,6 +180,7 @@ class Wandb:
         """Steps that it already has stay as they are."""
 
     def close(self) -> None:
+        """Mark the run as finished and upload the rest."""
         self._run.finish()
 
 
@@ -185,9 +194,11 @@ class Trackio:
         )
 
     def log(self, iteration: int, values: Mapping[str, float]) -> None:
+        """Scalars of this iteration, by tag."""
         self._run.log(dict(values), step=iteration)
 
     def show(self, iteration: int, transcripts: Sequence[Transcript]) -> None:
+        """Episodes of this iteration, as a table."""
         table = self._service.Table(columns=list(COLUMNS), data=[as_row(each) for each in transcripts])
         self._run.log({"episodes": table}, step=iteration)
 
@@ -195,10 +206,12 @@ class Trackio:
         """Steps that it already has stay as they are."""
 
     def close(self) -> None:
+        """Mark the run as finished."""
         self._run.finish()
 
 
 def needed(module: str, key: str) -> ModuleType:
+    """Import a tracker's module; raises a MarftError that says how to install its package."""
     package = module.partition(".")[0]
     try:
         found = importlib.import_module(module)

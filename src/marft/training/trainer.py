@@ -46,9 +46,14 @@ COUNTED = {"rollout": "episodes", "update": "minibatches", "eval": "episodes"}  
 class Watcher(Protocol):
     """Who is told how the run goes: the terminal, or nobody."""
 
-    def evaluated(self, when: str, row: dict[str, Any]) -> None: ...
-    def warned(self, line: str) -> None: ...
-    def iterated(self, row: dict[str, Any], before: float, progress: float) -> None: ...
+    def evaluated(self, when: str, row: dict[str, Any]) -> None:
+        """An evaluation before or after training has given `row`."""
+
+    def warned(self, line: str) -> None:
+        """Something went wrong that does not end the run."""
+
+    def iterated(self, row: dict[str, Any], before: float, progress: float) -> None:
+        """An iteration has given `row`; `before` and `progress` are the shares of the run done before and after it."""
 
 
 class Evaluator(Protocol):
@@ -107,6 +112,7 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
+        """Whether all iterations, or the whole budget of tokens, are done."""
         return self.progress >= 1
 
     @property
@@ -159,6 +165,7 @@ class Trainer:
         self.guard.look(row)
 
     def finite(self, rollout: Rollout, data: TrainingBatch | None = None) -> AbstractContextManager[None]:
+        """A context that saves the batch and raises Collapsed where a value or a gradient is not finite."""
         return self.guard.finite(self.position.iteration + 1, self.parts.teams, rollout, data)
 
     def advance(self, data: TrainingBatch, update: Update, generated: int) -> None:
@@ -201,6 +208,7 @@ class Trainer:
         )
 
     def kl_weights_now(self) -> dict[str, float]:
+        """Each learning agent's weight of the KL to the base in this iteration."""
         weights, start = self.position.kl_weights, self.config.algorithm.kl.weight
         return {member.agent: weights.get(member.agent, start) for member in self.learner.members}
 
@@ -264,6 +272,7 @@ class Trainer:
         return {name: common * self.rate(name) for name in self.learner.rates}
 
     def record(self, row: dict[str, Any], plays: Sequence[Play]) -> None:
+        """Write the iteration's row and episodes to the run's files, and send them to all trackers."""
         count, rollout, data = self.config.track.episodes, plays[0].rollout, plays[0].data
         gold = self.parts.runner.host.gold
         self.run.append_episodes(episode_rows(rollout, data, row["iteration"], count, gold))
@@ -276,6 +285,7 @@ class Trainer:
                 tracker.show(row["iteration"], shown)
 
     def save(self) -> None:
+        """Write a checkpoint of the present position."""
         parts, position = self.parts, self.position
         self.status.begin("saving a checkpoint", announce=False)
         self.checkpoints.save(
@@ -393,6 +403,7 @@ class Trainer:
         return same or not self.config.eval.tasks
 
     def summarise(self, seconds: float) -> dict[str, Any]:
+        """Add iterations, tokens and `seconds` of this process to `summary.json`; returns the summary."""
         summary = self.run.summary() or {}
         position = self.position
         summary |= {
@@ -405,6 +416,7 @@ class Trainer:
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
+        """A context whose duration is added to the seconds of `phase` in this iteration."""
         self.status.begin(f"{self.title}: {phase}", unit=COUNTED.get(phase, ""), announce=False)
         started = time.perf_counter()
         yield

@@ -57,6 +57,7 @@ def chosen(config: Config, frozen: Sequence[str]) -> tuple[str, ...]:
 
 
 def last_trained(config: Config) -> str:
+    """The name of the last agent that learns."""
     return list(config.team.trained)[-1]
 
 
@@ -113,4 +114,5 @@ def with_budget(config: Config, budget: int) -> Config:
 
 
 def changed(config: Config, **sections: Any) -> Config:
+    """The config with whole sections replaced; raises a MarftError where the result is not valid."""
     return parse({**config.model_dump(mode="json"), **sections})

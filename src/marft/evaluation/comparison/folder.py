@@ -30,6 +30,7 @@ class Question:
 
     @property
     def cells(self) -> list[str]:
+        """The names of the compared teams, in the order in which they are run."""
         return ["team", "untuned", "single", "vote", *(f"frozen {name}" for name in self.frozen)]
 
 
@@ -101,6 +102,7 @@ class Comparison:
         return comparison
 
     def find(self, name: str, seed: int) -> Cell | None:
+        """The finished cell, or None."""
         return next((cell for cell in self.cells if (cell.name, cell.seed) == (name, seed)), None)
 
     def get(self, name: str, seed: int) -> Cell:
@@ -110,18 +112,22 @@ class Comparison:
         return cell
 
     def run(self, name: str, seed: int) -> Path:
+        """The run directory of a cell."""
         return self.path / CELLS / f"{name.replace(' ', '-')}-seed{seed}"
 
     def add(self, cell: Cell) -> None:
+        """Record a finished cell in `compare.json`."""
         self.cells.append(cell)
         self.save()
 
     def save(self, report: Mapping[str, Any] | None = None) -> None:
+        """Write the question and the cells so far, with the report where there is one."""
         asked = {key: getattr(self.question, key) for key in ("seeds", "single", "frozen")}
         found = {"question": asked, "cells": [asdict(cell) for cell in self.cells]}
         self.write(RESULTS, pretty({**found, "report": report} if report else found))
 
     def write(self, name: str, data: bytes) -> None:
+        """Replace a file of the folder; raises a MarftError where the disk refuses."""
         try:
             write_atomically(self.path / name, data)
         except OSError as error:
@@ -150,4 +156,5 @@ def read_cells(path: Path, question: Question) -> list[Cell]:
 
 
 def refusal(path: Path, key: str, there: str, here: str) -> str:
+    """The error message for a folder that holds another comparison."""
     return f"{path} compares something else: {key} is {there} there and {here} here; choose another --run"

@@ -32,6 +32,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
+    """The table, the sentence that its intervals support, and what these intervals are about."""
+
     figure: Figure
     lines: tuple[Line, ...]
     verdict: str
@@ -39,6 +41,7 @@ class Report:
 
 
 def make_report(question: Question, cells: Sequence[Cell]) -> Report:
+    """The report of all cells; it is about accuracy where every cell has one, else about reward."""
     by_name = {
         name: sorted((cell for cell in cells if cell.name == name), key=lambda cell: cell.seed)
         for name in question.cells
@@ -49,6 +52,7 @@ def make_report(question: Question, cells: Sequence[Cell]) -> Report:
 
 
 def make_line(name: str, own: Sequence[Cell], team: Sequence[Cell], figure: Figure) -> Line:
+    """One cell's row: its mean over seeds, and the team's lead over it, paired by seed."""
     graded = figure == "accuracy"
     scores, teams = ([estimate(cell, figure) for cell in found] for found in (own, team))
     return Line(
@@ -66,6 +70,7 @@ def make_line(name: str, own: Sequence[Cell], team: Sequence[Cell], figure: Figu
 
 
 def estimate(cell: Cell, figure: Figure) -> Estimate:
+    """One seed's figure; an accuracy comes with the interval on its tasks."""
     if figure == "accuracy" and cell.accuracy is not None:
         return Estimate(value=cell.accuracy, interval=cell.accuracy_ci95)
     return Estimate(value=cell.reward)
@@ -102,6 +107,7 @@ def judge(lead: Estimate) -> str:
 
 
 def shown(estimate: Estimate, sign: Literal["", "+"] = "") -> str:
+    """`0.512 [0.480, 0.544]`, or the value alone where there is no interval; with `sign` a plus is written."""
     value = f"{estimate.value:{sign}.3f}"
     if estimate.interval is None:
         return value
@@ -110,6 +116,7 @@ def shown(estimate: Estimate, sign: Literal["", "+"] = "") -> str:
 
 
 def basis(team: Sequence[Cell], cells: Sequence[Cell]) -> str:
+    """How many seeds and tasks the intervals are over, and how many episodes failed."""
     tasks, failed = team[0].tasks, sum(cell.failed for cell in cells)
     if len(team) == 1:
         text = f"One seed, {tasks} held-out tasks; intervals are 95 % on these tasks and say nothing of other seeds."
@@ -120,6 +127,7 @@ def basis(team: Sequence[Cell], cells: Sequence[Cell]) -> str:
 
 # --- the table -------------------------------------------------------------------------------------------------------
 def columns(report: Report) -> dict[str, Callable[[Line], str]]:
+    """The table's header, and for each column how its cell is made from a line."""
     return {
         "cell": lambda line: line.label,
         f"held-out {report.figure}": lambda line: shown(line.score),
@@ -133,10 +141,12 @@ def columns(report: Report) -> dict[str, Callable[[Line], str]]:
 
 
 def number(value: float) -> str:
+    """Rounded half up to an integer, with thousands separated by commas."""
     return f"{math.floor(value + 0.5):,}"
 
 
 def markdown(report: Report, title: str) -> str:
+    """The report as the text of `compare.md`."""
     found = columns(report)
     rows = [list(found), ["---"] * len(found), *([cell(line) for cell in found.values()] for line in report.lines)]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
