@@ -69,9 +69,9 @@ def train_command(arguments: argparse.Namespace) -> int:
     if not arguments.resume:
         config = load_config(source, overrides)  # before the heavy imports: a typo is answered at once
         with starting() as display:
-            from marft.commands.train import next_path, start_run
+            from marft.commands.train import next_run_path, start_run
 
-            start_run(config, arguments.run or next_path(source or "duo"), display=display)
+            start_run(config, arguments.run or next_run_path(source or "duo"), display=display)
         return 0
     if arguments.run is None:
         raise MarftError("--resume needs --run DIR: which run to go on with")
@@ -108,20 +108,20 @@ def without_training(arguments: argparse.Namespace, config: Config) -> int:
 def compare_command(arguments: argparse.Namespace) -> int:
     """`marft compare`."""
     from marft.config import load_config
-    from marft.evaluation.comparison.cells import ask
+    from marft.evaluation.comparison.cells import make_question
     from marft.terminal.display import starting
 
     source, overrides = split_words(arguments.words)
-    question = ask(
+    question = make_question(
         load_config(source, overrides), seeds=arguments.seeds, single=arguments.single, frozen=arguments.frozen or ()
     )
     from marft.evaluation.comparison.folder import RESULTS
 
     with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), starting() as display:
         from marft.commands.compare import compare
-        from marft.commands.train import next_path
+        from marft.commands.train import next_run_path
 
-        path = arguments.run or next_path(f"compare-{Path(source or 'duo').name}")
+        path = arguments.run or next_run_path(f"compare-{Path(source or 'duo').name}")
         with naming_what_goes_on(arguments, path):
             compare(question, path, display)
     if arguments.json:
@@ -138,10 +138,10 @@ def eval_command(arguments: argparse.Namespace) -> int:
     overrides += ["eval.ablate=true"] if arguments.ablate else []
     check_source(source, overrides)
     with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), starting() as display:
-        from marft.commands.train import next_path
-        from marft.evaluation.measuring import evaluate_team
+        from marft.commands.train import next_run_path
+        from marft.evaluation.evaluate import evaluate_team
 
-        path = arguments.run or next_path(f"eval-{Path(source or 'duo').name}")
+        path = arguments.run or next_run_path(f"eval-{Path(source or 'duo').name}")
         with naming_what_goes_on(arguments, path):
             evaluate_team(source, overrides, path, display)
     if arguments.json:
@@ -156,7 +156,7 @@ def play_command(arguments: argparse.Namespace) -> int:
     source, overrides = split_words(arguments.words)
     check_source(source, overrides)
     with starting(stderr=True) as display:
-        from marft.commands.play import compared, describe, play_task
+        from marft.commands.play import describe_replay, match_transcript, play_task
         from marft.runs.directory import RunDirectory
         from marft.training.loading import is_run, load_team
 
@@ -173,11 +173,11 @@ def play_command(arguments: argparse.Namespace) -> int:
                 prompt=arguments.prompt,
                 benchmark=arguments.benchmark,
             )
-    for line in describe(replay, prompts=arguments.show_prompts):
+    for line in describe_replay(replay, prompts=arguments.show_prompts):
         say(line)
     if replay.episode.error:
         raise MarftError(f"the episode failed: {replay.episode.error}", replay.episode.trace)
-    if note := compared(replay, held_out):
+    if note := match_transcript(replay, held_out):
         say(note)
     return 0
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from marft.config import Config, load_config, to_yaml
-from marft.evaluation.folder import Evaluation, Played, Question, Record, Slot
+from marft.evaluation.folder import EvalRequest, Evaluation, Played, Record, Slot
 from marft.runs.transcripts import Said, Transcript
 from marft.types import MarftError
 
 
-def question(*overrides: str, weights: str = "w", **tasks: str) -> Question:
-    return Question(config=load_config("duo", list(overrides)), weights=weights, tasks={"b": "t", **tasks})
+def question(*overrides: str, weights: str = "w", **tasks: str) -> EvalRequest:
+    return EvalRequest(config=load_config("duo", list(overrides)), weights=weights, tasks={"b": "t", **tasks})
 
 
 def slot(number: int, silent: str | None = None) -> Slot:
@@ -62,7 +62,7 @@ def lines(evaluation: Evaluation) -> list[bytes]:
     return (evaluation.path / "episodes.jsonl").read_bytes().splitlines(keepends=True)
 
 
-def refusal(path: Path, asked: Question) -> str:
+def refusal(path: Path, asked: EvalRequest) -> str:
     with pytest.raises(MarftError) as caught:
         Evaluation.begin(path, asked)
     assert "\n" not in str(caught.value)
@@ -155,7 +155,7 @@ def test_the_same_question_goes_on(evaluation: Evaluation) -> None:
         (question(b="u"), "evaluates other tasks: those of 'b' have changed; choose another --run"),
     ],
 )
-def test_another_question_is_refused(evaluation: Evaluation, asked: Question, expected: str) -> None:
+def test_another_question_is_refused(evaluation: Evaluation, asked: EvalRequest, expected: str) -> None:
     assert refusal(evaluation.path, asked).startswith(f"{evaluation.path} {expected}")
 
 

@@ -52,11 +52,11 @@ def train(
         from marft.terminal.display import starting
 
         with starting() as display:
-            from marft.commands.train import next_path, resume_run, start_run
+            from marft.commands.train import next_run_path, resume_run, start_run
 
             if config is None:
                 return as_summary(resume_run(Path(str(run)), asked.settings, at, display))
-            return as_summary(start_run(config, Path(run) if run else next_path(str(source or "duo")), display))
+            return as_summary(start_run(config, Path(run) if run else next_run_path(str(source or "duo")), display))
 
 
 def as_summary(found: dict[str, Any]) -> Summary:
@@ -148,11 +148,11 @@ def compare(
     rest_soon()
     asked = asked_for(settings, env=env, workflow=workflow, agents=agents)
     with given(asked.things):
-        from marft.evaluation.comparison.cells import ask
+        from marft.evaluation.comparison.cells import make_question
 
-        question = ask(asked.config(source), seeds=seeds, single=single, frozen=frozen)
+        question = make_question(asked.config(source), seeds=seeds, single=single, frozen=frozen)
         from marft.commands.compare import compare
-        from marft.commands.train import next_path
+        from marft.commands.train import next_run_path
 
-        path = Path(run) if run else next_path(f"compare-{Path(source or 'duo').name}")
+        path = Path(run) if run else next_run_path(f"compare-{Path(source or 'duo').name}")
         return CompareResults(path=path, report=compare(question, path))

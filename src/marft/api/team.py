@@ -63,18 +63,18 @@ class Team:
         goes on.
         """
         from marft.api.settings import asked_for
-        from marft.commands.train import next_path
+        from marft.commands.train import next_run_path
         from marft.config import merge_settings, parse
-        from marft.evaluation.measuring import measure
+        from marft.evaluation.evaluate import evaluate_benchmarks
         from marft.runs.lock import Lock
         from marft.terminal.display import Display
 
         parts = self._open
         asked = asked_for({"eval": settings}, env=None, workflow=None, agents=None)
         config = parse(merge_settings(self.config.model_dump(mode="json"), asked.settings))
-        path = Path(run) if run else next_path(f"eval-{Path(self._source).name}")
+        path = Path(run) if run else next_run_path(f"eval-{Path(self._source).name}")
         with given({**self._things, **asked.things}), Lock(path), Display() as display:
-            results = measure(config, parts, path, display)
+            results = evaluate_benchmarks(config, parts, path, display)
         return EvalResults(path=path, benchmarks={result.name: result for result in results})
 
     def close(self) -> None:

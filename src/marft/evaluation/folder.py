@@ -17,8 +17,8 @@ from marft.config.reading import read_config
 from marft.files import check_file, is_there, read_json, read_rows
 from marft.runs.atomic import append_whole, write_atomically
 from marft.runs.difference import first_difference
-from marft.runs.directory import pretty
-from marft.runs.shapes import Asked, Evaluated
+from marft.runs.directory import json_bytes
+from marft.runs.shapes import EvalManifest, Evaluated
 from marft.runs.transcripts import Transcript
 from marft.types import MarftError
 
@@ -34,7 +34,7 @@ OTHERS = {"config.yaml": "a run", "compare.yaml": "a comparison"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class EvalRequest:
     """How good are these weights on these tasks, played as this config says?"""
 
     config: Config
@@ -77,11 +77,11 @@ class Record:
 class Evaluation:
     """`eval.yaml` is the config, `manifest.json` the rest of the question, `episodes.jsonl` what was played so far."""
 
-    def __init__(self, path: Path, question: Question) -> None:
+    def __init__(self, path: Path, question: EvalRequest) -> None:
         self.path, self.question = path, question
 
     @classmethod
-    def begin(cls, path: Path, question: Question) -> Evaluation:
+    def begin(cls, path: Path, question: EvalRequest) -> Evaluation:
         """A new evaluation, or the one that this folder holds, if it was asked the same."""
         for name, what in OTHERS.items():
             if is_there(path / name):
@@ -99,7 +99,7 @@ class Evaluation:
         except OSError as error:
             raise MarftError(f"cannot make {path}: {error.strerror}; choose another --run") from error
         evaluation.write(EPISODES, b"")
-        evaluation.write(MANIFEST, pretty({"weights": question.weights, "tasks": dict(question.tasks)}))
+        evaluation.write(MANIFEST, json_bytes({"weights": question.weights, "tasks": dict(question.tasks)}))
         # Last, because it is what makes the folder an evaluation.
         evaluation.write(CONFIG, to_yaml(question.config).encode())
         return evaluation
@@ -139,7 +139,7 @@ class Evaluation:
 
     def append(self, rows: Sequence[Record]) -> None:
         """Append records to `episodes.jsonl`, all or none."""
-        data = b"".join(json.dumps(encoded(row), allow_nan=False).encode() + b"\n" for row in rows)
+        data = b"".join(json.dumps(record_row(row), allow_nan=False).encode() + b"\n" for row in rows)
         try:
             append_whole(self.path / EPISODES, data)
         except OSError as error:
@@ -147,7 +147,7 @@ class Evaluation:
 
     def played(self) -> list[Played]:
         """All episodes in `episodes.jsonl`, as far as figures need them; raises Damaged for a broken line."""
-        return [decoded(row.data) for row in read_rows(self.path / EPISODES, Evaluated)]
+        return [played_from_row(row.data) for row in read_rows(self.path / EPISODES, Evaluated)]
 
     def write(self, name: str, data: bytes) -> None:
         """Replace a file of the folder; raises a MarftError where the disk refuses."""
@@ -164,10 +164,10 @@ class Evaluation:
         )
 
 
-def check_same(path: Path, question: Question) -> None:
+def check_same(path: Path, question: EvalRequest) -> None:
     """An evaluation goes on with the question it began with; another is refused."""
     try:
-        old, asked = read_config(path / CONFIG), read_json(path / MANIFEST, Asked)
+        old, asked = read_config(path / CONFIG), read_json(path / MANIFEST, EvalManifest)
     except MarftError as error:
         raise MarftError(f"{path} holds no evaluation of this version: {error}; choose another --run") from error
     if found := first_difference(old, question.config, free=FREE):
@@ -180,19 +180,19 @@ def check_same(path: Path, question: Question) -> None:
         raise MarftError(f"{path} evaluates other tasks: those of {changed[0]!r} have changed; choose another --run")
 
 
-def encoded(row: Record) -> dict[str, Any]:
+def record_row(row: Record) -> dict[str, Any]:
     """One flat object a line; its turns are those that were spoken."""
     played, transcript = asdict(row.played), asdict(row.transcript)
     slot: dict[str, Any] = played.pop("slot")
     return {**slot, **transcript, **played, "turns": transcript["turns"]}
 
 
-def slot_of(row: Mapping[str, Any]) -> Slot:
+def slot_from_row(row: Mapping[str, Any]) -> Slot:
     """The slot of a line of `episodes.jsonl`."""
     return Slot(**{key: row[key] for key in ("benchmark", "silent", "task", "sample")})
 
 
-def decoded(row: Mapping[str, Any]) -> Played:
+def played_from_row(row: Mapping[str, Any]) -> Played:
     """What figures need of a line."""
     own = {key: row[key] for key in Played.__slots__ if key not in ("slot", "turns")}
-    return Played(slot=slot_of(row), turns=Counter(turn["agent"] for turn in row["turns"]), **own)
+    return Played(slot=slot_from_row(row), turns=Counter(turn["agent"] for turn in row["turns"]), **own)

@@ -15,7 +15,7 @@ from marft.config.reading import read_config
 from marft.files import Damaged, Row, check_folder, is_ended, is_there, read_object, read_rows
 from marft.runs.atomic import append_whole, write_atomically
 from marft.runs.difference import first_difference
-from marft.runs.disk import FULL, require_space, writing
+from marft.runs.disk import FULL, explain_write_errors, require_space
 from marft.runs.shapes import Event, HeldOut, Line, Manifest, Summary, When
 from marft.runs.transcripts import Transcript
 from marft.types import MarftError
@@ -51,7 +51,7 @@ class RunDirectory:
                 raise MarftError(run.taken(config))
             path.mkdir(parents=True, exist_ok=True)
             run.check_free()
-            write_atomically(path / MANIFEST, pretty(manifest))
+            write_atomically(path / MANIFEST, json_bytes(manifest))
             # Last, because it is what makes the folder a run.
             write_atomically(path / CONFIG, to_yaml(config).encode())
         except OSError as error:
@@ -136,7 +136,7 @@ class RunDirectory:
     def write_config(self, config: Config) -> None:
         """The config that a resumed run goes on with."""
         if first_difference(self.config(), config):
-            with writing(self.path):
+            with explain_write_errors(self.path):
                 write_atomically(self.path / CONFIG, to_yaml(config).encode())
 
     # --- what happens, line by line ----------------------------------------------------------------------------------
@@ -191,27 +191,27 @@ class RunDirectory:
                 for row in read_rows(path, shape)
                 if row.data["iteration"] <= iteration and row.data.get("when") in (*valid, None)
             )
-            with writing(self.path):
+            with explain_write_errors(self.path):
                 write_atomically(path, kept)
 
     def _append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        data = b"".join(encode(row) for row in rows)
+        data = b"".join(row_bytes(row) for row in rows)
         if data:
-            with writing(self.path):
+            with explain_write_errors(self.path):
                 append_whole(self.path / name, data)
 
     def _drop_torn(self, name: str, shape: type[Any]) -> None:
         """What is appended to a line that a kill has torn would be no line either."""
         path = self.path / name
         if is_there(path) and not is_ended(path):
-            with writing(self.path):
+            with explain_write_errors(self.path):
                 write_atomically(path, b"".join(row.line + b"\n" for row in read_rows(path, shape)))
 
     # --- summary -----------------------------------------------------------------------------------------------------
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace `summary.json`."""
-        with writing(self.path):
-            write_atomically(self.path / SUMMARY, pretty(summary))
+        with explain_write_errors(self.path):
+            write_atomically(self.path / SUMMARY, json_bytes(summary))
 
     def summary(self) -> dict[str, Any] | None:
         """None as long as the run has written none."""
@@ -219,13 +219,13 @@ class RunDirectory:
         return read_object(path, Summary) if is_there(path) else None
 
 
-def encode(row: Mapping[str, Any]) -> bytes:
+def row_bytes(row: Mapping[str, Any]) -> bytes:
     """A row as one line of JSON; ValueError where it has no iteration or a number is not finite."""
     if "iteration" not in row:
         raise ValueError("a row needs its iteration: resuming drops rows by it")
     return json.dumps(dict(row), allow_nan=False).encode() + b"\n"
 
 
-def pretty(data: Mapping[str, Any]) -> bytes:
+def json_bytes(data: Mapping[str, Any]) -> bytes:
     """Indented JSON with a final line break, as all small files of a run are written."""
     return json.dumps(dict(data), allow_nan=False, indent=2).encode() + b"\n"

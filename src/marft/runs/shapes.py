@@ -131,7 +131,7 @@ class Summary:
 
 # --- an evaluation's and a checkpoint's manifest ---------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class EvalManifest:
     """What an evaluation was asked beside its config."""
 
     weights: str
@@ -139,7 +139,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sealed:
+class CheckpointManifest:
     """The SHA-256 of each file of a checkpoint, by its path there."""
 
     iteration: Count

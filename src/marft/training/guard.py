@@ -13,7 +13,7 @@ from marft.learners.base import NotFinite
 from marft.models.team import TeamModel
 from marft.rollouts.source import Rollout
 from marft.runs.directory import RunDirectory
-from marft.runs.disk import writing
+from marft.runs.disk import explain_write_errors
 from marft.training.collapse import CollapseWatch, Sign, Watched
 from marft.training.failures import save_failure
 
@@ -70,7 +70,7 @@ class Guard:
             yield
         except NotFinite as error:
             folder = self.run.path / "failures" / f"{iteration:06d}"
-            with writing(self.run.path):
+            with explain_write_errors(self.run.path):
                 save_failure(folder, teams, rollout, data, str(error))
             line = f"{error}; its batch is in {folder}"
             good = iteration - 1 if data is not None else iteration - 2  # a value is that of the checkpoint before

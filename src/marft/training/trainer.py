@@ -24,16 +24,16 @@ from marft.game.play import seed_of
 from marft.learners.base import Steps, Update, UpdatePlan
 from marft.rollouts.credit import Credit
 from marft.rollouts.source import EpisodeSource, Rollout, SynchronousSource
-from marft.runs.checkpoints import Checkpoints, Newest
+from marft.runs.checkpoints import Checkpoints, NewestCheckpoint
 from marft.runs.directory import RunDirectory
 from marft.runs.shapes import When
-from marft.runs.transcripts import transcript_of, worst
+from marft.runs.transcripts import make_transcript, worst_episodes
 from marft.training.build import Assembly
 from marft.training.checkpoint import STATE, Position, read_checkpoint, write_checkpoint
 from marft.training.guard import Collapsed, Guard
 from marft.training.interruption import Interruption
 from marft.training.metrics import Play, episode_rows, failed_rows, iteration_row
-from marft.training.schedule import plays
+from marft.training.schedule import schedule_plays
 from marft.training.tracking import Tracker, flatten
 from marft.types import Collapse, Episode, MarftError
 
@@ -194,7 +194,7 @@ class Trainer:
             return ((frozenset(),),)
         seed = seed_of(self.config.seed, "order", self.position.iteration)
         adapters = list(dict.fromkeys(member.adapter for member in self.learner.members))
-        return plays(schedule.mode, adapters, iteration=done, interval=schedule.interval or 1, seed=seed)
+        return schedule_plays(schedule.mode, adapters, iteration=done, interval=schedule.interval or 1, seed=seed)
 
     def plan(self, number: int, steps: Steps) -> UpdatePlan:
         """Who learns how fast after play `number` of this iteration."""
@@ -278,7 +278,7 @@ class Trainer:
         self.run.append_episodes(episode_rows(rollout, data, row["iteration"], count, gold))
         self.run.append_episodes(failed_rows(rollout.episodes, row["iteration"], count, gold))
         self.run.append_metrics(row)
-        shown = [transcript_of(episode, gold(episode.task)) for episode in rollout.episodes[:count]]
+        shown = [make_transcript(episode, gold(episode.task)) for episode in rollout.episodes[:count]]
         for tracker in self.trackers:
             tracker.log(row["iteration"], flatten(row))
             if shown:
@@ -361,7 +361,7 @@ class Trainer:
         self.guard.begin()
         return found is not None
 
-    def read(self, found: Newest) -> Position:
+    def read(self, found: NewestCheckpoint) -> Position:
         """What was written into a checkpoint that is whole may still be nothing that this team can go on with."""
         try:
             position = read_checkpoint(found.folder, self.parts.teams, self.learner)
@@ -391,7 +391,7 @@ class Trainer:
         position, count = self.position.iteration, self.config.track.held_out
 
         def keep(benchmark: str | None, episodes: Sequence[Episode], host: Host) -> None:
-            kept = [transcript_of(episode, host.gold(episode.task)) for episode in worst(episodes, count)]
+            kept = [make_transcript(episode, host.gold(episode.task)) for episode in worst_episodes(episodes, count)]
             self.run.append_held_out(position, when, benchmark, kept)
 
         return self.evaluator.play(keep)
