@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def train_command(arguments: argparse.Namespace) -> int:
     """`marft train`; returns the exit status, as all commands do."""
     from marft.config import load_config
-    from marft.terminal.display import starting
+    from marft.terminal.display import start_display
 
     source, overrides = split_words(arguments.words)
     if arguments.at is not None and not arguments.resume:
@@ -68,7 +68,7 @@ def train_command(arguments: argparse.Namespace) -> int:
         return without_training(arguments, load_config(source, overrides))
     if not arguments.resume:
         config = load_config(source, overrides)  # before the heavy imports: a typo is answered at once
-        with starting() as display:
+        with start_display() as display:
             from marft.commands.train import next_run_path, start_run
 
             start_run(config, arguments.run or next_run_path(source or "duo"), display=display)
@@ -77,7 +77,7 @@ def train_command(arguments: argparse.Namespace) -> int:
         raise MarftError("--resume needs --run DIR: which run to go on with")
     if source is not None:
         raise MarftError(f"--resume takes the run's own config; drop {source!r} (key=value overrides may stay)")
-    with starting() as display:
+    with start_display() as display:
         from marft.commands.train import resume_run
 
         resume_run(arguments.run, overrides, arguments.at, display=display)
@@ -86,14 +86,14 @@ def train_command(arguments: argparse.Namespace) -> int:
 
 def without_training(arguments: argparse.Namespace, config: Config) -> int:
     """`marft train --dry-run` and `--plan`."""
-    from marft.terminal.display import starting
+    from marft.terminal.display import start_display
 
     if arguments.dry_run and arguments.plan:
         raise MarftError("--dry-run loads no model and --plan measures it; ask for one of the two")
     option = "--dry-run" if arguments.dry_run else "--plan"
     if arguments.resume or arguments.run is not None:
         raise MarftError(f"{option} writes nothing and begins at the beginning; drop --run and --resume")
-    with starting(stderr=True) as display:
+    with start_display(stderr=True) as display:
         if arguments.dry_run:
             from marft.commands.dry_run import dry_run
 
@@ -109,7 +109,7 @@ def compare_command(arguments: argparse.Namespace) -> int:
     """`marft compare`."""
     from marft.config import load_config
     from marft.evaluation.comparison.cells import make_question
-    from marft.terminal.display import starting
+    from marft.terminal.display import start_display
 
     source, overrides = split_words(arguments.words)
     question = make_question(
@@ -117,12 +117,12 @@ def compare_command(arguments: argparse.Namespace) -> int:
     )
     from marft.evaluation.comparison.folder import RESULTS
 
-    with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), starting() as display:
+    with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), start_display() as display:
         from marft.commands.compare import compare
         from marft.commands.train import next_run_path
 
         path = arguments.run or next_run_path(f"compare-{Path(source or 'duo').name}")
-        with naming_what_goes_on(arguments, path):
+        with name_resuming_command(arguments, path):
             compare(question, path, display)
     if arguments.json:
         say((path / RESULTS).read_text(encoding="utf-8").rstrip("\n"))
@@ -132,17 +132,17 @@ def compare_command(arguments: argparse.Namespace) -> int:
 def eval_command(arguments: argparse.Namespace) -> int:
     """`marft eval`."""
     from marft.evaluation.folder import RESULTS
-    from marft.terminal.display import starting
+    from marft.terminal.display import start_display
 
     source, overrides = split_words(arguments.words)
     overrides += ["eval.ablate=true"] if arguments.ablate else []
     check_source(source, overrides)
-    with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), starting() as display:
+    with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), start_display() as display:
         from marft.commands.train import next_run_path
         from marft.evaluation.evaluate import evaluate_team
 
         path = arguments.run or next_run_path(f"eval-{Path(source or 'duo').name}")
-        with naming_what_goes_on(arguments, path):
+        with name_resuming_command(arguments, path):
             evaluate_team(source, overrides, path, display)
     if arguments.json:
         say((path / RESULTS).read_text(encoding="utf-8").rstrip("\n"))
@@ -151,11 +151,11 @@ def eval_command(arguments: argparse.Namespace) -> int:
 
 def play_command(arguments: argparse.Namespace) -> int:
     """`marft play`."""
-    from marft.terminal.display import starting
+    from marft.terminal.display import start_display
 
     source, overrides = split_words(arguments.words)
     check_source(source, overrides)
-    with starting(stderr=True) as display:
+    with start_display(stderr=True) as display:
         from marft.commands.play import describe_replay, match_transcript, play_task
         from marft.runs.directory import RunDirectory
         from marft.training.loading import is_run, load_team
@@ -237,7 +237,7 @@ def check_source(source: str | None, overrides: Sequence[str]) -> None:
 
 
 @contextmanager
-def naming_what_goes_on(arguments: argparse.Namespace, path: Path) -> Iterator[None]:
+def name_resuming_command(arguments: argparse.Namespace, path: Path) -> Iterator[None]:
     """An interruption of what is written into `path` names the very command that goes on with it."""
     try:
         yield

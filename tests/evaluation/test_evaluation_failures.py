@@ -91,9 +91,9 @@ def test_a_few_that_failed_are_a_warning_and_the_figures_say_so(
 
 def test_the_share_is_the_users() -> None:
     failed = Failures(failed=2, of=4, error="no")
-    assert [failed.more_than(share) for share in (0.0, 0.49, 0.5, 1.0)] == [True, True, False, False]
-    assert Failures(failed=4, of=4).more_than(1.0)  # as in training: nothing is left to look at
-    assert not Failures().more_than(0.0)
+    assert [failed.exceeds(share) for share in (0.0, 0.49, 0.5, 1.0)] == [True, True, False, False]
+    assert Failures(failed=4, of=4).exceeds(1.0)  # as in training: nothing is left to look at
+    assert not Failures().exceeds(0.0)
 
 
 def test_a_vote_of_a_comparison_that_fails_stops(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from marft.runs.directory import SUMMARY, RunDirectory
 from marft.runs.export import checkpoint_folder
 from marft.runs.lock import Lock
 from marft.terminal.console import make_table
-from marft.terminal.display import Display, shown
+from marft.terminal.display import Display, ensure_display
 from marft.training.build import assemble
 from marft.training.checkpoint import load_adapters
 from marft.training.loading import check_base
@@ -40,7 +40,7 @@ WIDE = 110  # columns of a terminal
 def compare(question: Question, path: Path, display: Display | None = None) -> Report:
     """Every cell that is still missing, then the table, the plot and the verdict."""
     require_trackers(question.config)
-    with Lock(path), one_loop(), shown(display) as showing:
+    with Lock(path), one_loop(), ensure_display(display) as showing:
         try:
             return run_comparison(question, path, showing)
         except KeyboardInterrupt:  # of a cell, which has named itself
@@ -95,7 +95,7 @@ def trained_cell(comparison: Comparison, name: str, seed: int, display: Display)
     """A cell with a run of its own, started or resumed; its budget is what the team's run generated."""
     budget = 1 if name == "team" else comparison.get("team", seed).tokens_generated
     config = cell_config(comparison.question, name, seed=seed, budget=budget)
-    run = comparison.run(name, seed)
+    run = comparison.run_path(name, seed)
     try:
         summary = train_cell(config, run, display)
     except Collapse as error:  # its own advice would make it another run than the one that is compared
@@ -114,7 +114,7 @@ def trained_cell(comparison: Comparison, name: str, seed: int, display: Display)
 
 def untuned_cell(comparison: Comparison, seed: int) -> Cell:
     """The team's run knows how well it did before training."""
-    run = RunDirectory.open(comparison.run("team", seed))
+    run = RunDirectory.open(comparison.run_path("team", seed))
     summary = run.summary() or {}
     if "before" not in summary:
         raise Damaged(run.path / SUMMARY, "has no evaluation before training")
@@ -124,7 +124,7 @@ def untuned_cell(comparison: Comparison, seed: int) -> Cell:
 def vote_cell(comparison: Comparison, seed: int, display: Display) -> Cell:
     """The trained single agent; what its training cost is the vote's cost too."""
     team, single = comparison.get("team", seed), comparison.get("single", seed)
-    run = RunDirectory.open(comparison.run("single", seed))
+    run = RunDirectory.open(comparison.run_path("single", seed))
     votes = vote_count(team.tokens_per_task, single.tokens_per_task)
     started = time.perf_counter()
     row = evaluate_run(vote_config(run.config(), votes), run, display)
@@ -154,7 +154,7 @@ def train_cell(config: Config, path: Path, display: Display) -> dict[str, Any]:
     if not run.exists():
         return start_run(config, path, display=display)
     if first_difference(run.config(), config):
-        raise MarftError(run.taken(config))
+        raise MarftError(run.taken_message(config))
     return resume_run(path, [], display=display)
 
 

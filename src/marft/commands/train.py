@@ -21,13 +21,13 @@ from marft.evaluation.leaks import describe_leaks, find_leaks
 from marft.evaluation.rehearsal import rehearse_all
 from marft.files import is_there
 from marft.rollouts.event_loop import one_loop
-from marft.rollouts.source import remedy
+from marft.rollouts.source import resume_remedy
 from marft.runs.checkpoints import Checkpoints
 from marft.runs.directory import RunDirectory
 from marft.runs.disk import require_space
 from marft.runs.lock import Lock
 from marft.terminal import warn
-from marft.terminal.display import Display, shown
+from marft.terminal.display import Display, ensure_display
 from marft.training.build import Assembly, assemble
 from marft.training.interruption import Interruption
 from marft.training.loading import Overrides, check_base, load_initial_adapters, read_run_config
@@ -44,10 +44,10 @@ def start_run(config: Config, path: Path, display: Display | None = None) -> dic
     if not config.team.trained:
         raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
     require_trackers(config)
-    with Lock(path), one_loop(), shown(display) as showing:
+    with Lock(path), one_loop(), ensure_display(display) as showing:
         run = RunDirectory(path)
         if run.exists():  # before the model is loaded, or even fetched
-            raise MarftError(run.taken(config))
+            raise MarftError(run.taken_message(config))
         run.check_free()
         parts = assemble(config, reads=needed_splits(config), status=showing)
         load_initial_adapters(config, parts)
@@ -64,7 +64,7 @@ def resume_run(
 ) -> dict[str, Any]:
     """Go on from the newest whole checkpoint, or from `at`."""
     run = RunDirectory.open(path)
-    with Lock(path), one_loop(), shown(display) as showing:
+    with Lock(path), one_loop(), ensure_display(display) as showing:
         config = read_run_config(run, overrides)
         require_trackers(config)
         run.check_same(config)
@@ -95,7 +95,7 @@ def run_training(
     """Train from the beginning or from a checkpoint, until the run is finished or interrupted; the summary."""
     with Interruption() as interruption, parts.runner.host:
         watching = Terminal(display, run.path)
-        evaluator = HeldOut(config, parts, remedy(run.path))
+        evaluator = HeldOut(config, parts, resume_remedy(run.path))
         trainer = Trainer(config, parts, run, evaluator, watching, interruption=interruption)
         try:
             watching.introduce(config, parts.device)
@@ -112,7 +112,7 @@ def run_training(
             if resume and not trainer.finished:
                 run.append_event("resumed", trainer.position.iteration)
                 display.begin("rehearsing")
-                rehearse_all(config, parts, remedy(run.path))
+                rehearse_all(config, parts, resume_remedy(run.path))
             trainer.trackers = open_trackers(config, run.path, resumed=trainer.position.iteration if resume else None)
             summary = trainer.train()
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""How a team is evaluated: on which tasks, how often, and with which luck."""
+"""How a team is evaluated: on which tasks, how often, and with which sampling."""
 
 from __future__ import annotations
 

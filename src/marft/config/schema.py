@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from marft.config.algorithm import AlgorithmConfig, CreditConfig, CriticConfig, GaeConfig, ScheduleConfig
-from marft.config.choices import choice
+from marft.config.choices import choice_validator
 from marft.config.evaluation import EvalConfig
 from marft.config.section import Section, Text, check_function, nearest
 from marft.config.team import TeamConfig, check_url
@@ -150,8 +150,8 @@ class Config(Section):
     init_from: Text | None = None
     env: EnvConfig = EnvConfig()
     team: TeamConfig
-    algorithm: Annotated[SerializeAsAny[AlgorithmConfig], BeforeValidator(choice("algorithm"))]
-    credit: Annotated[SerializeAsAny[CreditConfig], BeforeValidator(choice("credit"))] = Field(
+    algorithm: Annotated[SerializeAsAny[AlgorithmConfig], BeforeValidator(choice_validator("algorithm"))]
+    credit: Annotated[SerializeAsAny[CreditConfig], BeforeValidator(choice_validator("credit"))] = Field(
         default={"name": "equal"}, validate_default=True
     )
     critic: CriticConfig = CriticConfig()

@@ -29,7 +29,7 @@ def with_silent_agent(team: Mapping[str, Agent], name: str | None) -> dict[str, 
 
 
 def play_chunk(runner: EpisodeRunner, slots: Sequence[Slot], tasks: Mapping[str, Task], seed: int) -> list[Record]:
-    """Luck follows from seed, task and sample alone, so that all who are compared on a task have the same."""
+    """An episode's seed depends on `seed`, task and sample alone, so that all that are compared on a task share it."""
     started = time.perf_counter()
     starts = [Start(task=tasks[slot.task], sample=slot.sample) for slot in slots]
     episodes, found = run_async(play_and_extract_answers(runner, starts, f"{seed}/eval"))

@@ -23,7 +23,7 @@ from marft.files import is_there
 from marft.rollouts.event_loop import one_loop
 from marft.runs.directory import json_bytes
 from marft.runs.lock import Lock
-from marft.terminal.display import Display, shown
+from marft.terminal.display import Display, ensure_display
 from marft.training.build import Assembly
 from marft.training.loading import load_team
 from marft.types import MarftError
@@ -33,7 +33,7 @@ def evaluate_team(
     source: str | None, overrides: Sequence[str], path: Path, display: Display | None = None
 ) -> list[Result]:
     """A run's team, or an untrained one, in the folder `path`, which nobody else writes meanwhile."""
-    with Lock(path), one_loop(), shown(display) as showing:
+    with Lock(path), one_loop(), ensure_display(display) as showing:
         config, parts = load_team(source, overrides, status=showing)
         with parts.runner.host:
             return evaluate_benchmarks(config, parts, path, showing)
@@ -48,7 +48,7 @@ def evaluate_benchmarks(config: Config, parts: Assembly, path: Path, display: Di
     evaluation = Evaluation.begin(path, make_request(config, parts, benchmarks))
     display.say(f"evaluation in {path}; should it be stopped, the same command with --run {quote(str(path))} goes on")
     play_missing_chunks(config, parts, benchmarks, evaluation)
-    results = make_results(config, evaluation.played(), benchmarks)
+    results = make_results(config, evaluation.read_played(), benchmarks)
     title = f"{', '.join(config.team.agents)} with {config.model}"
     evaluation.write(TABLE, results_markdown(results, title).encode())
     evaluation.write(RESULTS, json_bytes(results_json(results)))
@@ -89,7 +89,7 @@ def play_missing_chunks(
                 playing = replace(runner, team=with_silent_agent(runner.team, chunk[0].silent))
                 found = play_chunk(playing, chunk, benchmark.tasks, config.seed)
                 evaluation.append(found)
-                watch.played(chunk, found)
+                watch.record_chunk(chunk, found)
 
 
 def rehearse_benchmarks(benchmarks: Sequence[Benchmark], config: Config, parts: Assembly, remedy: str) -> None:

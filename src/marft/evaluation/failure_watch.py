@@ -25,7 +25,7 @@ class FailureWatch:
 
     def resume(self, evaluation: Evaluation) -> int:
         """How many chunks are there. Those with which the evaluation stopped are dropped: their fault is mended by now."""
-        whole, rows = evaluation.keep(self.chunks), evaluation.played()
+        whole, rows = evaluation.keep_whole_chunks(self.chunks), evaluation.read_played()
         while whole and not evaluation.is_done and self.was_stopped(last := self.chunks[whole - 1], rows):
             whole, rows = whole - 1, rows[: -len(last)]
         evaluation.truncate(len(rows))
@@ -36,16 +36,16 @@ class FailureWatch:
     def was_stopped(self, last: Sequence[Slot], rows: Sequence[Played]) -> bool:
         """Whether too many failed in the last chunk, or up to it."""
         found = (count_failures(rows[-len(last) :], last[0]), count_failures(rows, last[0]))
-        return last[0].silent is None and any(each.more_than(self.tolerance.share) for each in found)
+        return last[0].silent is None and any(each.exceeds(self.tolerance.share) for each in found)
 
-    def played(self, chunk: Sequence[Slot], records: Sequence[Record]) -> None:
+    def record_chunk(self, chunk: Sequence[Slot], records: Sequence[Record]) -> None:
         """One chunk more."""
         benchmark, silent = key = slot_key(chunk[0])
         before = self.found.get(key, Failures())
-        found = self.found[key] = before.with_these(record.transcript for record in records)
+        found = self.found[key] = before.plus_episodes(record.transcript for record in records)
         what = f"episodes of {benchmark}{f' with {silent} silent' if silent else ''}"
         clear = found.of >= min(ENOUGH, self.totals[key])
-        if silent is None and clear and found.more_than(self.tolerance.share):
+        if silent is None and clear and found.exceeds(self.tolerance.share):
             self.tolerance.stop(found, what)
         if found.failed and not before.failed:
             warn(f"{found.failed} of {found.of} {what} failed so far and count as wrong; the first: {found.error}")

@@ -75,20 +75,20 @@ class Record:
 
 
 class Evaluation:
-    """`eval.yaml` is the config, `manifest.json` the rest of the question, `episodes.jsonl` what was played so far."""
+    """`eval.yaml` is the config, `manifest.json` the rest of the request, `episodes.jsonl` what was played so far."""
 
-    def __init__(self, path: Path, question: EvalRequest) -> None:
-        self.path, self.question = path, question
+    def __init__(self, path: Path, request: EvalRequest) -> None:
+        self.path, self.request = path, request
 
     @classmethod
-    def begin(cls, path: Path, question: EvalRequest) -> Evaluation:
+    def begin(cls, path: Path, request: EvalRequest) -> Evaluation:
         """A new evaluation, or the one that this folder holds, if it was asked the same."""
         for name, what in OTHERS.items():
             if is_there(path / name):
                 raise MarftError(f"{path} is {what}, not an evaluation; choose another --run")
-        evaluation = cls(path, question)
+        evaluation = cls(path, request)
         if is_there(path / CONFIG):
-            check_same(path, question)
+            check_same(path, request)
             for name in (EPISODES, RESULTS, TABLE):  # what is written before it is read
                 check_file(path / name)
             return evaluation
@@ -99,9 +99,9 @@ class Evaluation:
         except OSError as error:
             raise MarftError(f"cannot make {path}: {error.strerror}; choose another --run") from error
         evaluation.write(EPISODES, b"")
-        evaluation.write(MANIFEST, json_bytes({"weights": question.weights, "tasks": dict(question.tasks)}))
+        evaluation.write(MANIFEST, json_bytes({"weights": request.weights, "tasks": dict(request.tasks)}))
         # Last, because it is what makes the folder an evaluation.
-        evaluation.write(CONFIG, to_yaml(question.config).encode())
+        evaluation.write(CONFIG, to_yaml(request.config).encode())
         return evaluation
 
     @property
@@ -109,12 +109,12 @@ class Evaluation:
         """Whether it has figures: everything was played."""
         return is_there(self.path / RESULTS)
 
-    def keep(self, chunks: Sequence[Sequence[Slot]]) -> int:
+    def keep_whole_chunks(self, chunks: Sequence[Sequence[Slot]]) -> int:
         """How many of the chunks, which are played in this order, are there whole; what is there of the next is dropped.
 
         A chunk that is played anew as a whole is computed in the same batches, and so comes out the same to the bit.
         """
-        found = [row.slot for row in self.played()]
+        found = [row.slot for row in self.read_played()]
         whole = end = 0
         for chunk in chunks:
             if found[end : end + len(chunk)] != list(chunk):
@@ -135,7 +135,7 @@ class Evaluation:
                 append_whole(path, b"\n")
             os.truncate(path, size)
         except OSError as error:
-            raise MarftError(self.refused(EPISODES, error)) from error
+            raise MarftError(self.write_error(EPISODES, error)) from error
 
     def append(self, rows: Sequence[Record]) -> None:
         """Append records to `episodes.jsonl`, all or none."""
@@ -143,9 +143,9 @@ class Evaluation:
         try:
             append_whole(self.path / EPISODES, data)
         except OSError as error:
-            raise MarftError(self.refused(EPISODES, error)) from error
+            raise MarftError(self.write_error(EPISODES, error)) from error
 
-    def played(self) -> list[Played]:
+    def read_played(self) -> list[Played]:
         """All episodes in `episodes.jsonl`, as far as figures need them; raises Damaged for a broken line."""
         return [played_from_row(row.data) for row in read_rows(self.path / EPISODES, Evaluated)]
 
@@ -154,9 +154,9 @@ class Evaluation:
         try:
             write_atomically(self.path / name, data)
         except OSError as error:
-            raise MarftError(self.refused(name, error)) from error
+            raise MarftError(self.write_error(name, error)) from error
 
-    def refused(self, name: str, error: OSError) -> str:
+    def write_error(self, name: str, error: OSError) -> str:
         """The error message for a file that could not be written."""
         return (
             f"cannot write {self.path / name}: {error.strerror}; nothing already written is lost: mend it, then give the "
@@ -164,19 +164,19 @@ class Evaluation:
         )
 
 
-def check_same(path: Path, question: EvalRequest) -> None:
-    """An evaluation goes on with the question it began with; another is refused."""
+def check_same(path: Path, request: EvalRequest) -> None:
+    """An evaluation goes on with the request it began with; another is refused."""
     try:
         old, asked = read_config(path / CONFIG), read_json(path / MANIFEST, EvalManifest)
     except MarftError as error:
         raise MarftError(f"{path} holds no evaluation of this version: {error}; choose another --run") from error
-    if found := first_difference(old, question.config, free=FREE):
+    if found := first_difference(old, request.config, free=FREE):
         raise MarftError(
             f"{path} evaluates something else: {found.key} is {found.old} there and {found.new} here; choose another --run"
         )
-    if asked.weights != question.weights:
+    if asked.weights != request.weights:
         raise MarftError(f"{path} evaluates other weights: the team has changed since; choose another --run")
-    if changed := [name for name, digest in question.tasks.items() if asked.tasks.get(name) != digest]:
+    if changed := [name for name, digest in request.tasks.items() if asked.tasks.get(name) != digest]:
         raise MarftError(f"{path} evaluates other tasks: those of {changed[0]!r} have changed; choose another --run")
 
 

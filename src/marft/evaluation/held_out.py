@@ -31,7 +31,7 @@ class HeldOut:
         self.config, self.parts, self.settings = config, parts, eval_settings(config)
         self.tolerance = Tolerance(share=config.train.failures, remedy=remedy)
 
-    def described(self) -> dict[str, Any]:
+    def describe_settings(self) -> dict[str, Any]:
         """How tasks are played, in plain data: figures of other settings are other figures."""
         return asdict(self.settings)
 
@@ -68,7 +68,7 @@ def play_once_each(
     episodes = run_async(replace(runner, team=team).episodes(starts, f"{seed}/eval"))
     keep(benchmark, episodes, runner.host)
     of = "" if benchmark is None else f" of benchmark {benchmark}"
-    tolerance.judge(Failures().with_these(episodes), f"held-out episodes{of}")
+    tolerance.judge(Failures().plus_episodes(episodes), f"held-out episodes{of}")
     return summarise_episodes(episodes)
 
 

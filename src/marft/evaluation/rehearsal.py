@@ -22,15 +22,17 @@ def rehearse(config: Config, runner: EpisodeRunner, tasks: Sequence[Task], toler
     """Stops where the team cannot play: its workflow, a script or the environment raises, an endpoint is away.
 
     A short turn may fail where a whole one would not, so the verdict is over whole episodes: played only where a short
-    one failed. Luck comes from a seed of its own, and engines keep nothing: evaluation is the same with and without.
+    one failed. Its seed is its own, and engines keep nothing: evaluation is the same with and without.
     """
     settings = eval_settings(config)
     team = {name: with_settings(agent, settings) for name, agent in runner.team.items()}
     hurried = replace(runner, team={name: with_short_turns(config, agent) for name, agent in team.items()})
     if not any(episode.ended == "failed" for episode in play_rehearsal(hurried, first_tasks(tasks, FEW), config.seed)):
         return
-    found = Failures().with_these(play_rehearsal(replace(runner, team=team), first_tasks(tasks, ENOUGH), config.seed))
-    if found.more_than(tolerance.share):
+    found = Failures().plus_episodes(
+        play_rehearsal(replace(runner, team=team), first_tasks(tasks, ENOUGH), config.seed)
+    )
+    if found.exceeds(tolerance.share):
         tolerance.stop(found, f"episodes of a rehearsal{at}")
 
 

@@ -90,7 +90,7 @@ class SynchronousSource:
         """The next ones in this run's order; those after them may be prepared meanwhile."""
         tasks, start, count = self.runner.host.tasks("train"), self.tasks_drawn, self.config.train.tasks
         chosen = [tasks[i] for i in self.indices(start, count, len(tasks))]
-        if isinstance(tasks, Prepares):
+        if isinstance(tasks, Prefetching):
             tasks.prefetch(self.indices(start + count, count, len(tasks)))
         return chosen
 
@@ -107,7 +107,7 @@ class SynchronousSource:
         if len(failed) > self.config.train.failures * len(episodes) or not played:
             raise MarftError(
                 f"{len(failed)} of {len(episodes)} episodes failed in iteration {iteration}; the first: {failed[0].error}. "
-                f"{remedy(self.run)}",
+                f"{resume_remedy(self.run)}",
                 trace=next((episode.trace for episode in failed if episode.trace), ""),
             )
         if not any(turn.agent in self.config.team.trained for episode in played for turn in episode.turns):
@@ -120,13 +120,13 @@ def is_learnt(episode: Episode) -> bool:
     return episode.ended != "failed" and bool(episode.turns)
 
 
-def remedy(run: Path) -> str:
+def resume_remedy(run: Path) -> str:
     """What to do when a run has stopped because its episodes failed."""
     return f"What was written is kept: mend it, then marft train --resume --run {quote(str(run))}"
 
 
 @runtime_checkable
-class Prepares(Protocol):
+class Prefetching(Protocol):
     """Tasks that take long to make, and may be made before they are asked for."""
 
     def prefetch(self, indices: Sequence[int]) -> None:

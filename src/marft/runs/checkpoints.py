@@ -21,8 +21,8 @@ from marft.files import (
     is_folder,
     is_there,
     open_file,
+    read_error,
     read_whole_json,
-    refusal,
 )
 from marft.runs.atomic import fsync_folder, write_atomically
 from marft.runs.disk import explain_write_errors
@@ -82,7 +82,7 @@ class Checkpoints:
         try:
             names = os.listdir(self.folder)
         except OSError as error:
-            raise refusal(self.folder, error) from None
+            raise read_error(self.folder, error) from None
         found = {int(name): self.folder / name for name in names if NUMBER.fullmatch(name)}
         hidden = {int(name[1]): name[0] for name in map(HIDDEN.fullmatch, names) if name and name[2] == "old"}
         return {number: self.folder / name for number, name in hidden.items()} | found
@@ -243,7 +243,7 @@ def list_files(folder: Path) -> list[str]:
     """Whatever is no folder, by its path there."""
 
     def stop(error: OSError) -> None:
-        raise refusal(Path(error.filename), error)
+        raise read_error(Path(error.filename), error)
 
     found = [Path(place, name) for place, _, names in os.walk(folder, onerror=stop) for name in names]
     return [path.relative_to(folder).as_posix() for path in sorted(found)]
@@ -257,7 +257,7 @@ def file_digest(path: Path, *, sync: bool = False) -> str:
         try:
             return hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
-            raise refusal(path, error) from None
+            raise read_error(path, error) from None
 
 
 def remove_tree(path: Path) -> None:

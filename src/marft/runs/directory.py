@@ -48,7 +48,7 @@ class RunDirectory:
         run = cls(path)
         try:
             if run.exists():
-                raise MarftError(run.taken(config))
+                raise MarftError(run.taken_message(config))
             path.mkdir(parents=True, exist_ok=True)
             run.check_free()
             write_atomically(path / MANIFEST, json_bytes(manifest))
@@ -93,14 +93,14 @@ class RunDirectory:
             for _ in read_rows(self.path / name, shape):
                 pass
 
-    def furthest(self) -> int:
+    def last_iteration(self) -> int:
         """The last iteration that any file tells of: from the first on, there has been a checkpoint."""
         told: list[int] = [(self.summary() or {}).get("iterations", 0)]
         for name, shape in {**LINES, EVENTS: Event}.items():
             told += [row.data["iteration"] for row in read_rows(self.path / name, shape)]
         return max(told)
 
-    def taken(self, config: Config) -> str:
+    def taken_message(self, config: Config) -> str:
         """Why no new run with this config can start here."""
         difference = first_difference(self.config(), config)
         if difference is None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from marft.files import Damaged, kind_of
+from marft.files import Damaged, file_kind
 from marft.terminal import warn
 from marft.types import MarftError
 
@@ -87,7 +87,7 @@ class Lock:
                 ) from error
             try:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # whatever it is, it is not ours to delete
-                    raise Damaged(self.path, f"is {kind_of(self.path)} and should be a file", "choose another --run")
+                    raise Damaged(self.path, f"is {file_kind(self.path)} and should be a file", "choose another --run")
                 lock_file(descriptor)
                 if not is_same_file(descriptor, self.path):  # its last holder has deleted it meanwhile
                     os.close(descriptor)

@@ -106,7 +106,7 @@ class Display(Status):
 
 
 @contextmanager
-def starting(*, stderr: bool = False) -> Iterator[Display]:
+def start_display(*, stderr: bool = False) -> Iterator[Display]:
     """A display with its first line before the heavy imports. What prints its result has it on stderr."""
     with Display(make_console(stderr=stderr)) as display:
         display.begin("loading torch and transformers")
@@ -114,7 +114,7 @@ def starting(*, stderr: bool = False) -> Iterator[Display]:
 
 
 @contextmanager
-def shown(display: Display | None) -> Iterator[Display]:
+def ensure_display(display: Display | None) -> Iterator[Display]:
     """The caller's display, or one of our own."""
     if display is not None:
         yield display

@@ -111,7 +111,7 @@ class Comparison:
         assert cell is not None
         return cell
 
-    def run(self, name: str, seed: int) -> Path:
+    def run_path(self, name: str, seed: int) -> Path:
         """The run directory of a cell."""
         return self.path / CELLS / f"{name.replace(' ', '-')}-seed{seed}"
 
