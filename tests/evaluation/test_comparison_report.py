@@ -213,7 +213,7 @@ def test_cells_come_back_as_they_were(tmp_path: Path) -> None:
     assert again.cells == kept
     assert again.find("vote", 0) == kept[1]
     assert again.find("vote", 1) is None
-    assert again.run("frozen planner", 2) == tmp_path / "a b" / "cells" / "frozen-planner-seed2"
+    assert again.run_path("frozen planner", 2) == tmp_path / "a b" / "cells" / "frozen-planner-seed2"
 
 
 def test_more_seeds_may_follow(tmp_path: Path) -> None:

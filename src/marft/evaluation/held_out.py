@@ -62,7 +62,7 @@ def evaluate_held_out(
 def play_once_each(
     runner: EpisodeRunner, settings: EvalSettings, seed: int, benchmark: str | None, tolerance: Tolerance, keep: Keep
 ) -> dict[str, Any]:
-    """Play one episode on each held-out task of one environment; returns the figures of `summarise`."""
+    """Play one episode on each held-out task of one environment; returns the figures of `summarise_episodes`."""
     team = {name: with_settings(agent, settings) for name, agent in runner.team.items()}
     starts = [Start(task=task, sample=0) for task in first_tasks(runner.host.tasks("test"), settings.tasks)]
     episodes = run_async(replace(runner, team=team).episodes(starts, f"{seed}/eval"))
