@@ -90,7 +90,7 @@ def check_adapters(config: Config) -> None:
 
 
 def make_stand_in(config: Config, name: str, readers: Mapping[str, Reader], lockstep: Lockstep) -> Agent:
-    """The agent as it would be seated, with another voice; a script speaks for itself."""
+    """The agent as in a run, but with an engine that says fixed texts; a script speaks for itself."""
     told = scripted_decisions(config, name)
     engines = {model: StandIn(name, reader.encode, told) for model, reader in readers.items()}
     agent = make_agent(config, name, engines, lockstep)

@@ -1,4 +1,4 @@
-"""One episode of a seated team, played as evaluation plays it: the very sample that was evaluated can be seen again."""
+"""One episode of a team, played as evaluation plays it: the very sample that was evaluated can be seen again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A seated team at another environment: where a benchmark's environment is opened and closed, and its tasks are read."""
+"""A team in another environment: where a benchmark's environment is opened and closed, and its tasks are read."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from marft.rollouts.runner import EpisodeRunner, Start
 from marft.runs.transcripts import make_transcript
 from marft.types import Episode, Task
 
-SILENT_ENGINE = ScriptedEngine(lambda request: "", ids=False)  # the voice of a silent agent
+SILENT_ENGINE = ScriptedEngine(lambda request: "", ids=False)  # of an agent that is silent
 LONGEST = 200  # characters of an answer or an error; a program can be pages long
 
 

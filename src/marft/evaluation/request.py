@@ -22,7 +22,7 @@ class Benchmark:
     """A set of held-out tasks and the environment they are played in."""
 
     name: str
-    env: Mapping[str, Any] | None  # None: the one at which the team sits already
+    env: Mapping[str, Any] | None  # None: the one that the team already plays in
     tasks: Mapping[str, Task]  # by their ids
 
 

@@ -1,4 +1,4 @@
-"""From a config to the things it names: bases, agents and their voices, learner, environment."""
+"""From a config to the things it names: bases, agents and their engines, learner, environment."""
 
 from __future__ import annotations
 
