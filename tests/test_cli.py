@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from toys import ECHO, TINY, files, rows, without_progress
 
-from marft.arguments import parser
+from marft.arguments import make_parser
 from marft.cli import main
 from marft.models.registry import NANO
 from marft.rollouts.runner import Start
@@ -74,7 +74,7 @@ def fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 # --- surface ----------------------------------------------------------------------------------------------------------
 def test_the_commands_and_options() -> None:
     """They are public: whoever adds, renames or drops one changes this list too, on purpose."""
-    [commands] = [a for a in parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    [commands] = [a for a in make_parser()._actions if isinstance(a, argparse._SubParsersAction)]
     found = {
         name: {(a.option_strings or [a.dest])[-1] for a in command._actions} - {"--help"}
         for name, command in commands.choices.items()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from marft.arguments import parse_arguments, parser, split_words
+from marft.arguments import make_parser, parse_arguments, split_words
 from marft.cli import main
 from marft.config import Config, load_config, merge_settings, parse, parse_yaml, read_source
 from marft.envs import make_env
@@ -31,7 +31,7 @@ KINDS = {"sh", "bash", "yaml", "python", "text"}
 TUTORIAL = "tutorial.md"  # test_tutorial.py does all of it
 PLACEHOLDER = re.compile(r"\b[A-Z]{2,}\b|…")  # RUN, RECIPE, FILE: the reader's own
 [COMMANDS] = [
-    action.choices or () for action in parser()._actions if action.dest == "command" or action.metavar == "COMMAND"
+    action.choices or () for action in make_parser()._actions if action.dest == "command" or action.metavar == "COMMAND"
 ]
 KNOWN = {
     "export",

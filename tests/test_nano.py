@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from marft.config import load_config
-from marft.evaluation.held_out import evaluate
+from marft.evaluation.held_out import evaluate_held_out
 from marft.evaluation.settings import eval_settings
 from marft.game.lockstep import Lockstep
 from marft.models.loading import load
@@ -71,7 +71,7 @@ def test_it_is_small() -> None:
 
 def test_the_untrained_duo_is_neither_helpless_nor_good(duo: Assembly) -> None:
     config = load_config("duo", ["eval.tasks=256"])
-    row = evaluate(duo.table, eval_settings(config), seed=0, lockstep=Lockstep())
+    row = evaluate_held_out(duo.table, eval_settings(config), seed=0, lockstep=Lockstep())
     assert row["failed"] == 0
     assert 0.2 <= row["accuracy"] <= 0.5
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import toys
 
-from marft.references import find, given, is_importable, is_moved, name_of, numbered
+from marft.references import bind_references, find, is_importable, is_moved, name_of, numbered_name
 from marft.types import MarftError
 
 
@@ -50,7 +50,7 @@ def test_other_things_are_found_only_where_they_are_given(thing: Any, name: str)
     assert name_of(thing) == f"{__name__}:{name}"
     with pytest.raises(MarftError, match="was given from Python"):
         find(name_of(thing), "team.workflow")
-    with given({name_of(thing): thing}):
+    with bind_references({name_of(thing): thing}):
         assert find(name_of(thing), "team.workflow") == thing
     with pytest.raises(MarftError, match="was given from Python"):
         find(name_of(thing), "team.workflow")
@@ -88,7 +88,7 @@ def test_one_line_says_what_to_do(name: str, key: str, remedies: list[str]) -> N
     [
         ("__main__:Mine", "mine:Mine", True),
         ("__main__:make.<locals>.Mine", "package.mine:Mine", True),
-        (numbered("m:make.<locals>.f", 2), "mine:f", True),
+        (numbered_name("m:make.<locals>.f", 2), "mine:f", True),
         ("__main__:<lambda>", "mine:anything", True),
         ("__main__:Mine", "mine:Yours", False),
         ("mine:Mine", "yours:Mine", False),  # one of two files: nobody knows whether they say the same

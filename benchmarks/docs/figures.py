@@ -27,8 +27,8 @@ from benchmarks.learning import studies, tictactoe
 from benchmarks.robustness import rates
 from marft.config import load_config, recipes
 from marft.evaluation.comparison.folder import Cell, Question
-from marft.evaluation.comparison.report import make_report, markdown
-from marft.files import shaped
+from marft.evaluation.comparison.report import make_report, report_markdown
+from marft.files import validate_shape
 
 ROOT = Path(__file__).parents[2]
 RECIPES = "src/marft/recipes"
@@ -119,7 +119,7 @@ def compared(results: Path) -> str:
     question = Question(
         config=load_config("duo"), seeds=asked["seeds"], single=asked["single"], frozen=tuple(asked["frozen"])
     )
-    whole = markdown(make_report(question, [shaped(row, Cell) for row in data["cells"]]), "comparison")
+    whole = report_markdown(make_report(question, [validate_shape(row, Cell) for row in data["cells"]]), "comparison")
     return "\n\n".join(whole.strip().split("\n\n")[1:-1])  # without title and picture
 
 

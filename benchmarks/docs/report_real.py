@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.docs.results_page import page
 from benchmarks.docs.wrapping import wrapped
-from marft.evaluation.intervals import over_seeds
+from marft.evaluation.intervals import estimate_mean
 from marft.files import Truth, read_rows
 from marft.runs.directory import EPISODES, RunDirectory
 from marft.types import MarftError
@@ -132,7 +132,7 @@ def read_right(evaluation: Path) -> dict[str, bool]:
 def paired(ours: Mapping[str, bool], theirs: Mapping[str, bool]) -> dict[str, Any]:
     """Ours minus theirs on the same tasks."""
     gaps = [float(ours[task]) - float(theirs[task]) for task in sorted(ours.keys() & theirs.keys())]
-    found = over_seeds(gaps, None, within=(-1.0, 1.0))
+    found = estimate_mean(gaps, None, within=(-1.0, 1.0))
     return {"value": found.value, "ci95": found.interval, "tasks": len(gaps)}
 
 

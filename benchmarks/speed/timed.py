@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from marft.commands.progress import Terminal
-from marft.commands.train import manifest, room, splits
+from marft.commands.train import disk_needed, make_manifest, needed_splits
 from marft.config import Config
 from marft.envs.hosting import InProcess
 from marft.runs.directory import RunDirectory
@@ -82,9 +82,9 @@ class TimedEnv:
 
 def timed_run(config: Config, path: Path, watch: Stopwatch) -> TimedTrainer:
     """Train from the beginning; the trainer as it is afterwards."""
-    parts = assemble(config, reads=splits(config))
+    parts = assemble(config, reads=needed_splits(config))
     load_initial_adapters(config, parts)
-    run = RunDirectory.create(path, config, manifest(config, parts), needed=room(config, parts))
+    run = RunDirectory.create(path, config, make_manifest(config, parts), needed=disk_needed(config, parts))
     listen(parts, watch)
     with parts.runner.host, Display() as display:
         trainer = TimedTrainer(watch, config, parts, run, [watch], Terminal(display, path))

@@ -18,12 +18,13 @@ class OneLineParser(argparse.ArgumentParser):
     """A mistake is one line here as everywhere, without the usage text before it."""
 
     def error(self, message: str) -> NoReturn:
+        """Raise a MarftError instead of printing the usage and exiting."""
         raise MarftError(f"{message}; see {self.prog} --help")
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """argparse takes words only in one place; ours may stand before and after options."""
-    arguments, rest = parser().parse_known_args(argv)
+    arguments, rest = make_parser().parse_known_args(argv)
     arguments.given = sys.argv[1:] if argv is None else list(argv)
     for word in rest:
         if word.startswith("-") or not hasattr(arguments, "words"):
@@ -35,7 +36,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all commands; each sets `command` to its name."""
     top = OneLineParser(
         prog="marft", description="Train a team of language-model agents together with reinforcement learning."
     )

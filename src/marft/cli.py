@@ -57,8 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def train_command(arguments: argparse.Namespace) -> int:
+    """`marft train`; returns the exit status, as all commands do."""
     from marft.config import load_config
-    from marft.terminal.display import starting
+    from marft.terminal.display import start_display
 
     source, overrides = split_words(arguments.words)
     if arguments.at is not None and not arguments.resume:
@@ -67,16 +68,16 @@ def train_command(arguments: argparse.Namespace) -> int:
         return without_training(arguments, load_config(source, overrides))
     if not arguments.resume:
         config = load_config(source, overrides)  # before the heavy imports: a typo is answered at once
-        with starting() as display:
-            from marft.commands.train import next_path, start_run
+        with start_display() as display:
+            from marft.commands.train import next_run_path, start_run
 
-            start_run(config, arguments.run or next_path(source or "duo"), display=display)
+            start_run(config, arguments.run or next_run_path(source or "duo"), display=display)
         return 0
     if arguments.run is None:
         raise MarftError("--resume needs --run DIR: which run to go on with")
     if source is not None:
         raise MarftError(f"--resume takes the run's own config; drop {source!r} (key=value overrides may stay)")
-    with starting() as display:
+    with start_display() as display:
         from marft.commands.train import resume_run
 
         resume_run(arguments.run, overrides, arguments.at, display=display)
@@ -84,14 +85,15 @@ def train_command(arguments: argparse.Namespace) -> int:
 
 
 def without_training(arguments: argparse.Namespace, config: Config) -> int:
-    from marft.terminal.display import starting
+    """`marft train --dry-run` and `--plan`."""
+    from marft.terminal.display import start_display
 
     if arguments.dry_run and arguments.plan:
         raise MarftError("--dry-run loads no model and --plan measures it; ask for one of the two")
     option = "--dry-run" if arguments.dry_run else "--plan"
     if arguments.resume or arguments.run is not None:
         raise MarftError(f"{option} writes nothing and begins at the beginning; drop --run and --resume")
-    with starting(stderr=True) as display:
+    with start_display(stderr=True) as display:
         if arguments.dry_run:
             from marft.commands.dry_run import dry_run
 
@@ -104,22 +106,23 @@ def without_training(arguments: argparse.Namespace, config: Config) -> int:
 
 
 def compare_command(arguments: argparse.Namespace) -> int:
+    """`marft compare`."""
     from marft.config import load_config
-    from marft.evaluation.comparison.cells import ask
-    from marft.terminal.display import starting
+    from marft.evaluation.comparison.cells import make_question
+    from marft.terminal.display import start_display
 
     source, overrides = split_words(arguments.words)
-    question = ask(
+    question = make_question(
         load_config(source, overrides), seeds=arguments.seeds, single=arguments.single, frozen=arguments.frozen or ()
     )
     from marft.evaluation.comparison.folder import RESULTS
 
-    with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), starting() as display:
+    with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), start_display() as display:
         from marft.commands.compare import compare
-        from marft.commands.train import next_path
+        from marft.commands.train import next_run_path
 
-        path = arguments.run or next_path(f"compare-{Path(source or 'duo').name}")
-        with naming_what_goes_on(arguments, path):
+        path = arguments.run or next_run_path(f"compare-{Path(source or 'duo').name}")
+        with name_resuming_command(arguments, path):
             compare(question, path, display)
     if arguments.json:
         say((path / RESULTS).read_text(encoding="utf-8").rstrip("\n"))
@@ -127,18 +130,19 @@ def compare_command(arguments: argparse.Namespace) -> int:
 
 
 def eval_command(arguments: argparse.Namespace) -> int:
+    """`marft eval`."""
     from marft.evaluation.folder import RESULTS
-    from marft.terminal.display import starting
+    from marft.terminal.display import start_display
 
     source, overrides = split_words(arguments.words)
     overrides += ["eval.ablate=true"] if arguments.ablate else []
     check_source(source, overrides)
-    with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), starting() as display:
-        from marft.commands.train import next_path
-        from marft.evaluation.measuring import evaluate_team
+    with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), start_display() as display:
+        from marft.commands.train import next_run_path
+        from marft.evaluation.evaluate import evaluate_team
 
-        path = arguments.run or next_path(f"eval-{Path(source or 'duo').name}")
-        with naming_what_goes_on(arguments, path):
+        path = arguments.run or next_run_path(f"eval-{Path(source or 'duo').name}")
+        with name_resuming_command(arguments, path):
             evaluate_team(source, overrides, path, display)
     if arguments.json:
         say((path / RESULTS).read_text(encoding="utf-8").rstrip("\n"))
@@ -146,12 +150,13 @@ def eval_command(arguments: argparse.Namespace) -> int:
 
 
 def play_command(arguments: argparse.Namespace) -> int:
-    from marft.terminal.display import starting
+    """`marft play`."""
+    from marft.terminal.display import start_display
 
     source, overrides = split_words(arguments.words)
     check_source(source, overrides)
-    with starting(stderr=True) as display:
-        from marft.commands.play import compared, describe, play_task
+    with start_display(stderr=True) as display:
+        from marft.commands.play import describe_replay, match_transcript, play_task
         from marft.runs.directory import RunDirectory
         from marft.training.loading import is_run, load_team
 
@@ -168,16 +173,17 @@ def play_command(arguments: argparse.Namespace) -> int:
                 prompt=arguments.prompt,
                 benchmark=arguments.benchmark,
             )
-    for line in describe(replay, prompts=arguments.show_prompts):
+    for line in describe_replay(replay, prompts=arguments.show_prompts):
         say(line)
     if replay.episode.error:
         raise MarftError(f"the episode failed: {replay.episode.error}", replay.episode.trace)
-    if note := compared(replay, held_out):
+    if note := match_transcript(replay, held_out):
         say(note)
     return 0
 
 
 def export_command(arguments: argparse.Namespace) -> int:
+    """`marft export`."""
     from marft.runs.export import export_adapters
 
     for line in export_adapters(arguments.run, arguments.folder, arguments.at):
@@ -186,6 +192,7 @@ def export_command(arguments: argparse.Namespace) -> int:
 
 
 def check_env_command(arguments: argparse.Namespace) -> int:
+    """`marft check-env`; 1 where a check failed."""
     from marft.config import free_settings
     from marft.envs.checking import check
 
@@ -203,6 +210,7 @@ def check_env_command(arguments: argparse.Namespace) -> int:
 
 
 def new_command(arguments: argparse.Namespace) -> int:
+    """`marft new`."""
     from marft.envs.template import new_env
 
     for line in new_env(arguments.name, arguments.folder):
@@ -211,6 +219,7 @@ def new_command(arguments: argparse.Namespace) -> int:
 
 
 def recipes_command(arguments: argparse.Namespace) -> int:
+    """`marft recipes`."""
     from marft.config import recipes
 
     for name, line in recipes().items():
@@ -228,7 +237,7 @@ def check_source(source: str | None, overrides: Sequence[str]) -> None:
 
 
 @contextmanager
-def naming_what_goes_on(arguments: argparse.Namespace, path: Path) -> Iterator[None]:
+def name_resuming_command(arguments: argparse.Namespace, path: Path) -> Iterator[None]:
     """An interruption of what is written into `path` names the very command that goes on with it."""
     try:
         yield

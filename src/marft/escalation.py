@@ -20,12 +20,15 @@ def insist(done: threading.Event, *, after: float, line: str, code: int) -> thre
     Code that swallows that too is ended with the process, and `line` says so; in an interactive session, which holds more
     than our work, it is only interrupted further.
     """
-    thread = threading.Thread(target=press_on, args=(done, after, line, code), name="marft-insists", daemon=True)
+    thread = threading.Thread(
+        target=interrupt_repeatedly, args=(done, after, line, code), name="marft-insists", daemon=True
+    )
     thread.start()
     return thread
 
 
-def press_on(done: threading.Event, after: float, line: str, code: int) -> None:
+def interrupt_repeatedly(done: threading.Event, after: float, line: str, code: int) -> None:
+    """Interrupt the main thread every second until `done`; after the last time end the process with `code`."""
     presses = 0
     while not done.wait(PRESS_S if presses else after):
         if presses == PRESSES and not is_interactive():
@@ -51,4 +54,5 @@ def leave_behind(running: object) -> None:
 
 
 def is_interactive() -> bool:
+    """Whether this is a Python prompt or a notebook."""
     return hasattr(sys, "ps1") or "ipykernel" in sys.modules

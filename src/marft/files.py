@@ -80,7 +80,7 @@ def is_there(path: Path) -> bool:
         os.lstat(path)
     except OSError as error:
         if error.errno in DENIED:
-            raise denied(path, error) from None
+            raise denied_error(path, error) from None
         return False
     except ValueError:  # a name that no file can have
         return False
@@ -88,11 +88,12 @@ def is_there(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
+    """Whether a folder is there, also by a link; raises Denied where that cannot be seen."""
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except OSError as error:
         if error.errno in DENIED:
-            raise denied(path, error) from None
+            raise denied_error(path, error) from None
         return False
     except ValueError:
         return False
@@ -101,7 +102,7 @@ def is_folder(path: Path) -> bool:
 def check_folder(path: Path) -> None:
     """Nothing stands at `path`, or a folder."""
     if is_there(path) and not is_folder(path):
-        raise Damaged(path, f"is {kind_of(path)} and should be a folder")
+        raise Damaged(path, f"is {file_kind(path)} and should be a folder")
 
 
 def check_file(path: Path) -> None:
@@ -116,17 +117,17 @@ def open_file(path: Path) -> BufferedReader:
     try:
         descriptor = os.open(path, flags)
     except OSError as error:
-        raise refusal(path, error) from None
+        raise read_error(path, error) from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise Damaged(path, f"is {kind_of(path)} and should be a file")
+        raise Damaged(path, f"is {file_kind(path)} and should be a file")
     return os.fdopen(descriptor, "rb")
 
 
-def refusal(path: Path, error: OSError) -> Damaged:
+def read_error(path: Path, error: OSError) -> Damaged:
     """What the system says of a file that it does not let us read."""
     if error.errno in DENIED:
-        return denied(path, error)
+        return denied_error(path, error)
     if error.errno == errno.ENXIO:
         return Damaged(path, "is a socket or a device and should be a file")
     if os.path.islink(path):
@@ -136,11 +137,13 @@ def refusal(path: Path, error: OSError) -> Damaged:
     return Damaged(path, f"cannot be read ({error.strerror})")
 
 
-def denied(path: Path, error: OSError) -> Denied:
+def denied_error(path: Path, error: OSError) -> Denied:
+    """The error for a file that may not be read."""
     return Denied(path, f"cannot be read ({error.strerror})", "make it readable; nothing was changed")
 
 
-def kind_of(path: Path) -> str:
+def file_kind(path: Path) -> str:
+    """What stands at a path: a file, a folder, a pipe …"""
     try:
         return KINDS.get(stat.S_IFMT(os.stat(path).st_mode), "a file")
     except OSError:
@@ -149,17 +152,19 @@ def kind_of(path: Path) -> str:
 
 # --- contents --------------------------------------------------------------------------------------------------------
 def read_bytes(path: Path, limit: int = LARGEST) -> bytes:
+    """All of a file; raises Damaged where it has more than `limit` bytes or cannot be read."""
     with open_file(path) as file:
         try:
             data = file.read(limit + 1)
         except OSError as error:
-            raise refusal(path, error) from None
+            raise read_error(path, error) from None
     if len(data) > limit:
         raise Damaged(path, f"is larger than {limit >> 20} MiB")
     return data
 
 
 def read_text(path: Path, limit: int = LARGEST) -> str:
+    """All of a file in UTF-8; raises Damaged where it is none."""
     try:
         return read_bytes(path, limit).decode("utf-8")
     except UnicodeDecodeError:
@@ -168,28 +173,28 @@ def read_text(path: Path, limit: int = LARGEST) -> str:
 
 def read_json(path: Path, shape: type[T], limit: int = LARGEST) -> T:
     """The object in a file, which may have other keys beside."""
-    return parsed(path, shape, limit)[1]
+    return parse_object(path, shape, limit)[1]
 
 
 def read_whole_json(path: Path, shape: type[T], limit: int = LARGEST) -> T:
     """The same, where a key that `shape` does not have means that another version of marft has written the file."""
-    data, found = parsed(path, shape, limit)
+    data, found = parse_object(path, shape, limit)
     if unknown := sorted(data.keys() - {each.name for each in fields(cast(Any, shape))}):
-        reason = f"has {quoted(unknown[0])}, which this version of marft does not know"
+        reason = f"has {quote_key(unknown[0])}, which this version of marft does not know"
         raise OtherVersion(path, reason, "nothing was changed; use the version that wrote it")
     return found
 
 
 def read_object(path: Path, shape: type[Any], limit: int = LARGEST) -> dict[str, Any]:
     """The object in a file as plain data; what `shape` has of it is as `shape` says."""
-    return parsed(path, shape, limit)[0]
+    return parse_object(path, shape, limit)[0]
 
 
-def parsed(path: Path, shape: type[T], limit: int) -> tuple[dict[str, Any], T]:
+def parse_object(path: Path, shape: type[T], limit: int) -> tuple[dict[str, Any], T]:
     """The object in a file, as plain data and as a `shape`."""
     try:
         data: dict[str, Any] = parse_json(read_bytes(path, limit))
-        return data, shaped(data, shape)
+        return data, validate_shape(data, shape)
     except ValueError as error:
         raise Damaged(path, f"is damaged: {error}") from None
 
@@ -215,13 +220,15 @@ def read_rows(path: Path, shape: type[Any]) -> Iterator[Row]:
 
 
 def check_row(row: Row, shape: type[Any]) -> None:
+    """Raise Damaged, with the line's number, unless the row has the keys and types of `shape`."""
     try:
-        shaped(row.data, shape)
+        validate_shape(row.data, shape)
     except ValueError as error:
         raise damaged_line(row.path, row.number, error) from None
 
 
 def damaged_line(path: Path, number: int, reason: object) -> Damaged:
+    """The error for one line of a file."""
     remedy = f"nothing was changed; put the file back from a copy, or mend or delete line {number}"
     return Damaged(path, f"is damaged: line {number}: {reason}", remedy)
 
@@ -255,30 +262,34 @@ def parse_json(raw: bytes) -> Any:
 
 
 def refuse_constant(name: str) -> Any:
+    """Raise ValueError for NaN and infinities, which Python's JSON reader would accept."""
     raise ValueError(f"{name} is no number")
 
 
 @cache
-def validator(shape: Any) -> TypeAdapter[Any]:
+def type_adapter(shape: Any) -> TypeAdapter[Any]:
+    """Pydantic's validator of a dataclass, made once."""
     return TypeAdapter(shape)
 
 
-def shaped(data: Any, shape: type[T]) -> T:
+def validate_shape(data: Any, shape: type[T]) -> T:
     """`data` as a `shape`; ValueError, with a few words, where it is none."""
     if not isinstance(data, dict):
         raise ValueError(f"it holds a {type(data).__name__} and should hold an object")
     try:
-        found: T = validator(cast(Any, shape)).validate_python(data)
+        found: T = type_adapter(cast(Any, shape)).validate_python(data)
     except ValidationError as error:
-        raise ValueError(explain(error)) from None
+        raise ValueError(describe_mismatch(error)) from None
     return found
 
 
-def explain(error: ValidationError) -> str:
+def describe_mismatch(error: ValidationError) -> str:
+    """The first mistake in a few words: which key, and what is wrong with it."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
-    return f"{quoted(where)}: {first['msg'][:1].lower()}{first['msg'][1:]}"
+    return f"{quote_key(where)}: {first['msg'][:1].lower()}{first['msg'][1:]}"
 
 
-def quoted(text: str) -> str:
+def quote_key(text: str) -> str:
+    """The text's repr, cut where it is long."""
     return repr(text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…")

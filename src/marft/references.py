@@ -29,7 +29,7 @@ GIVEN: ContextVar[Mapping[str, Any]] = ContextVar("GIVEN", default=MappingProxyT
 
 
 @contextmanager
-def given(things: Mapping[str, Any]) -> Iterator[None]:
+def bind_references(things: Mapping[str, Any]) -> Iterator[None]:
     """Within it, these are found by their names before anything is imported."""
     token = GIVEN.set({**GIVEN.get(), **things})
     try:
@@ -45,7 +45,7 @@ def find(name: str, key: str) -> Any:
     try:
         return look_up(name)
     except MISSING as error:
-        raise MarftError(unfindable(name, key) or f"{key}: cannot import {name!r}: {error}") from None
+        raise MarftError(missing_reference_advice(name, key) or f"{key}: cannot import {name!r}: {error}") from None
 
 
 def look_up(name: str) -> Any:
@@ -60,7 +60,7 @@ def is_importable(name: str) -> bool:
     return module != MAIN and "<" not in path
 
 
-def unfindable(name: str, key: str) -> str:
+def missing_reference_advice(name: str, key: str) -> str:
     """What to do about a name that only the Python code knows which it was given in; nothing of other names."""
     if is_importable(name):
         return ""
@@ -97,7 +97,7 @@ def name_of(thing: Any) -> str:
     return name if same else name + NOWHERE
 
 
-def numbered(name: str, number: int) -> str:
+def numbered_name(name: str, number: int) -> str:
     """The name of another thing that would have the same."""
     return f"{name}<{number}>"
 

@@ -13,7 +13,7 @@ from lessons import GRPO, episodes, joint, lesson_of, make_batch, make_learner, 
 from quick import batch_of, plays_of, trainer_of
 
 from marft.algorithms.batch import Estimate
-from marft.algorithms.mismatch import Mismatch, find_mismatch, over_plays
+from marft.algorithms.mismatch import Mismatch, combine_plays, find_mismatch
 from marft.training.metrics import iteration_row
 from marft.training.trainer import Trainer
 from marft.types import Episode
@@ -56,8 +56,8 @@ def test_the_figures_of_several_plays_by_hand() -> None:
     first = {"tokens": 1.0, "kl": 0.5, "mean": 0.25, "max": 0.75, "weight": 1.0, "truncated": 0.0}
     second = {"tokens": 3.0, "kl": 0.1, "mean": 0.05, "max": 0.5, "weight": 2.0, "truncated": 1.0}
     expected = {"kl": 0.2, "mean": 0.1, "max": 0.75, "weight": 1.75, "truncated": 0.75}
-    assert over_plays([first, second]) == pytest.approx(expected)
-    assert over_plays([first]) == {key: value for key, value in first.items() if key != "tokens"}
+    assert combine_plays([first, second]) == pytest.approx(expected)
+    assert combine_plays([first]) == {key: value for key, value in first.items() if key != "tokens"}
 
 
 @pytest.mark.parametrize("tokens", [8192, 64])

@@ -15,7 +15,7 @@ from samples import experience, layouts, seeds
 from torch import Tensor
 
 from marft.algorithms.batch import Batch, Estimate, Member, Scores
-from marft.algorithms.transport import Data, pack, unpack
+from marft.algorithms.transport import Data, from_bytes, to_bytes
 
 
 def assert_equal(one: Any, other: Any) -> None:
@@ -32,10 +32,10 @@ def assert_equal(one: Any, other: Any) -> None:
 
 
 def there_and_back(data: Data) -> Data:
-    packed = pack(data)
+    packed = to_bytes(data)
     assert type(packed) is bytes
-    found = unpack(type(data), packed)
-    assert pack(found) == packed
+    found = from_bytes(type(data), packed)
+    assert to_bytes(found) == packed
     return found
 
 
@@ -103,17 +103,17 @@ def test_nothing_is_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (("pickle", "dumps"), ("pickle", "loads"), ("torch", "save"), ("torch", "load")):
         monkeypatch.setattr(f"{module}.{name}", forbidden)
     estimate = Estimate(advantages_N=torch.tensor([1.0, 2.0]))
-    packed = pack(estimate)
+    packed = to_bytes(estimate)
     size = int.from_bytes(packed[:8], "little")
     header = json.loads(packed[8 : 8 + size])
     assert header["advantages_N"] == {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
     assert packed[8 + size :] == torch.tensor([1.0, 2.0]).numpy().tobytes()
-    assert_equal(unpack(Estimate, packed), estimate)
+    assert_equal(from_bytes(Estimate, packed), estimate)
 
 
 def test_bytes_of_something_else_are_refused() -> None:
-    packed = pack(Estimate(advantages_N=torch.zeros(2)))
+    packed = to_bytes(Estimate(advantages_N=torch.zeros(2)))
     with pytest.raises(TypeError):
-        unpack(Scores, packed)
+        from_bytes(Scores, packed)
     with pytest.raises(Exception):  # noqa: B017, PT011
-        unpack(Estimate, packed[:-1])
+        from_bytes(Estimate, packed[:-1])

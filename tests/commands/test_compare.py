@@ -16,12 +16,12 @@ from marft.cli import main
 from marft.commands import compare as comparing
 from marft.config import Config, load_config, parse, to_yaml
 from marft.evaluation.comparison.cells import (
-    ask,
-    config_of,
+    cell_config,
     frozen_config,
+    make_question,
     single_config,
     vote_config,
-    votes_for,
+    vote_count,
     with_budget,
 )
 from marft.evaluation.comparison.folder import Comparison, Question
@@ -36,7 +36,7 @@ CELLS = ["team", "untuned", "single", "vote", "frozen planner"]
 def asked(
     *overrides: str, recipe: str = "duo", seeds: int = 1, single: str | None = None, frozen: tuple[str, ...] = ()
 ) -> Question:
-    return ask(load_config(recipe, list(overrides)), seeds=seeds, single=single, frozen=frozen)
+    return make_question(load_config(recipe, list(overrides)), seeds=seeds, single=single, frozen=frozen)
 
 
 def changed(config: Config, **keys: Any) -> Config:
@@ -55,7 +55,7 @@ def changed(config: Config, **keys: Any) -> Config:
 def test_the_team_is_the_config_as_it_is() -> None:
     question = asked("seed=5")
     for name in ("team", "untuned"):
-        assert config_of(question, name, seed=7, budget=99) == changed(question.config, seed=7)
+        assert cell_config(question, name, seed=7, budget=99) == changed(question.config, seed=7)
 
 
 def test_the_single_agent() -> None:
@@ -120,7 +120,7 @@ def test_the_vote() -> None:
     [(60, 10, 6), (60, 25, 3), (64, 10, 6), (66, 10, 7), (9, 60, 3), (1e9, 1, 255), (9, 0, 9)],
 )
 def test_how_many_votes_take_the_teams_tokens(team: float, answer: float, votes: int) -> None:
-    assert votes_for(team, answer) == votes
+    assert vote_count(team, answer) == votes
 
 
 @pytest.mark.parametrize(("budget", "iterations"), [(1, 12), (12 * 256, 12), (12 * 256 + 1, 13), (256_000, 1000)])
@@ -134,8 +134,10 @@ def test_a_cell_has_its_seed_its_budget_and_its_own_change() -> None:
     question = asked(recipe="trio", single="Do it all.", frozen=("solver", "planner", "solver"))
     assert question.cells == ["team", "untuned", "single", "vote", "frozen solver", "frozen planner"]
     seeded = changed(question.config, seed=3)
-    assert config_of(question, "single", seed=3, budget=999) == with_budget(single_config(seeded, "Do it all."), 999)
-    assert config_of(question, "frozen solver", seed=3, budget=999) == with_budget(frozen_config(seeded, "solver"), 999)
+    assert cell_config(question, "single", seed=3, budget=999) == with_budget(single_config(seeded, "Do it all."), 999)
+    assert cell_config(question, "frozen solver", seed=3, budget=999) == with_budget(
+        frozen_config(seeded, "solver"), 999
+    )
 
 
 def test_who_is_frozen_and_what_the_single_agent_is_told_by_default() -> None:
@@ -244,7 +246,7 @@ def test_what_a_comparison_leaves(whole: Path) -> None:
     question, budget = asked(*SETTINGS), rows(whole)["team", 0]["tokens_generated"]
     for name in ("team", "single", "frozen planner"):
         run = RunDirectory.open(whole / "cells" / f"{name.replace(' ', '-')}-seed0")
-        assert run.config() == config_of(question, name, seed=0, budget=budget)
+        assert run.config() == cell_config(question, name, seed=0, budget=budget)
 
 
 def test_figures_and_costs_are_those_of_the_runs(whole: Path) -> None:

@@ -19,16 +19,16 @@ from marft.commands import plan as planning
 from marft.commands.plan import (
     TRAINED,
     Forecast,
-    adapters_of,
-    cache_of,
+    adapter_bytes,
+    cache_bytes,
+    describe_forecast,
     device_memory,
-    duration,
+    format_memory,
+    format_seconds,
+    limit_memory,
+    measure_iteration,
     plan,
-    probe,
-    size,
-    tell,
-    weights_of,
-    within_memory,
+    weight_bytes,
 )
 from marft.runs.directory import RunDirectory
 from marft.training.build import Assembly
@@ -61,7 +61,7 @@ def forecast(**changes: Any) -> Forecast:
     ],
 )
 def test_tokens_are_those_of_the_run_s_first_iteration(tmp_path: Path, changes: dict[str, Any]) -> None:
-    found = probe(config_of(**changes), seated(**changes))
+    found = measure_iteration(config_of(**changes), seated(**changes))
     [row, *_] = RunDirectory(start(tmp_path / "run", **changes)).metrics()
     assert found.tokens == row["tokens"]
     assert min(found.seconds.values()) > 0
@@ -70,8 +70,8 @@ def test_tokens_are_those_of_the_run_s_first_iteration(tmp_path: Path, changes: 
 
 def test_while_critics_warm_up_an_iteration_is_not_a_usual_one() -> None:
     changes = {"algorithm": "marft-token"}
-    usual = probe(config_of(**changes), seated(**changes))
-    found = probe(config_of(**changes, critic={"warmup": 2}), seated(**changes))
+    usual = measure_iteration(config_of(**changes), seated(**changes))
+    found = measure_iteration(config_of(**changes, critic={"warmup": 2}), seated(**changes))
     assert found.tokens["update"] == pytest.approx(usual.tokens["update"], rel=0.2)  # other episodes
 
 
@@ -101,7 +101,7 @@ def test_a_plan_begins_where_the_run_would_and_leaves_nothing(tmp_path: Path, mo
         seen.append({name: p.detach().clone() for name, p in parts.teams[0].trainable_parameters("ann").items()})
         return forecast()
 
-    monkeypatch.setattr(planning, "probe", spy)
+    monkeypatch.setattr(planning, "measure_iteration", spy)
     with models_in_memory():
         plan(config_of(init_from=str(trained)))
         with pytest.raises(MarftError, match="neither a run nor a folder of adapters"):
@@ -116,7 +116,7 @@ def test_a_plan_begins_where_the_run_would_and_leaves_nothing(tmp_path: Path, mo
 def test_a_remote_model_is_not_asked() -> None:
     remote = {"prompt": "", "remote": {"url": "http://127.0.0.1:9/v1", "model": "m"}}
     team = {"agents": {"ann": {}, "bob": None, "far": remote}}
-    assert probe(config_of(team=team), seated(team=team)).tokens["rollout"] > 0
+    assert measure_iteration(config_of(team=team), seated(team=team)).tokens["rollout"] > 0
 
 
 # --- a run -----------------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def test_a_budget_ends_a_run_and_its_evaluations_early(
     train: Any, every: int, iterations: int, evaluations: int
 ) -> None:
     changes: dict[str, Any] = {"train": train, "eval": {"tasks": 2, "every": every}}
-    found = probe(config_of(**changes), seated(**changes))
+    found = measure_iteration(config_of(**changes), seated(**changes))
     assert 20 <= found.tokens["rollout"] < 40
     assert (found.iterations, found.evaluations) == (iterations, evaluations)
 
@@ -136,7 +136,7 @@ def test_a_budget_ends_a_run_and_its_evaluations_early(
 def test_an_evaluation_plays_the_held_out_tasks_that_there_are() -> None:
     """Echo has five; a benchmark is as many again."""
     changes: dict[str, Any] = {"eval": {"tasks": 9, "benchmarks": {"other": {"size": 3}}}}
-    assert probe(config_of(**changes), seated(**changes)).held_out == 2 * 5
+    assert measure_iteration(config_of(**changes), seated(**changes)).held_out == 2 * 5
 
 
 def test_a_run_is_its_iterations_and_evaluations() -> None:
@@ -153,22 +153,22 @@ def test_the_cache_is_what_an_engine_holds_after_a_real_play(tmp_path: Path, slo
     trainer.source.next_batch(0)
     tiny, nano = 2 * 1 * 32, 2 * 4 * 64  # keys and values of a position
     held = slots * 64 * 4 * (tiny + (nano if team else 0))
-    assert cache_of(trainer.config, trainer.parts) == held
-    assert probe(config_of(**changes), seated(**changes)).cache == held
+    assert cache_bytes(trainer.config, trainer.parts) == held
+    assert measure_iteration(config_of(**changes), seated(**changes)).cache == held
 
 
 def test_vllm_takes_its_share() -> None:
     parts, whole = seated(), device_memory(torch.device("cpu"))
     for engine, share in (({}, 0.4), ({"memory": 0.3}, 0.3), ({"url": "http://127.0.0.1:8000"}, 0.0)):
-        assert cache_of(config_of(engine={"name": "vllm", **engine}), parts) == int(share * whole)
+        assert cache_bytes(config_of(engine={"name": "vllm", **engine}), parts) == int(share * whole)
 
 
 def test_bytes_by_hand() -> None:
     team = team_of({"a": 4, "b": 3}, targets=["q_proj"])
     layers, width = 4, 128  # nano's
-    assert weights_of(team) >= 4 * 844_928
+    assert weight_bytes(team) >= 4 * 844_928
     of_a, of_b = (r * layers * 2 * width for r in (4, 3))
-    assert adapters_of(team, {"a"}) == TRAINED * of_a + 4 * of_b
+    assert adapter_bytes(team, {"a"}) == TRAINED * of_a + 4 * of_b
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of a process's memory are Linux's")
@@ -177,11 +177,11 @@ def test_a_cpu_is_not_asked_for_more_than_it_has(monkeypatch: pytest.MonkeyPatch
 
     before = resource.getrlimit(resource.RLIMIT_DATA)
     monkeypatch.setattr(planning, "available_memory", lambda: 200 << 20)
-    with within_memory(torch.device("cpu")):
+    with limit_memory(torch.device("cpu")):
         torch.ones(10 << 20)
     with (
         pytest.raises(MarftError, match=r"does not fit in the device's memory; lower train\.tokens"),
-        within_memory(torch.device("cpu")),
+        limit_memory(torch.device("cpu")),
     ):
         torch.ones(1 << 30)
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
@@ -189,23 +189,23 @@ def test_a_cpu_is_not_asked_for_more_than_it_has(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()])
 def test_what_runs_out_of_memory_is_one_line_and_other_errors_are_ours(error: BaseException) -> None:
-    with pytest.raises(MarftError, match="does not fit"), within_memory(torch.device("meta")):
+    with pytest.raises(MarftError, match="does not fit"), limit_memory(torch.device("meta")):
         raise error
-    with pytest.raises(RuntimeError, match="a bug"), within_memory(torch.device("meta")):
+    with pytest.raises(RuntimeError, match="a bug"), limit_memory(torch.device("meta")):
         raise RuntimeError("a bug")
 
 
 # --- what it says ----------------------------------------------------------------------------------------------------
 def test_a_run_that_hardly_fits_is_told() -> None:
     parts = seated()
-    assert not any("hardly fits" in line for line in tell(config_of(), parts, forecast()))
-    [line] = [line for line in tell(config_of(), parts, forecast(peak=9.5 * GB)) if "hardly" in line]
+    assert not any("hardly fits" in line for line in describe_forecast(config_of(), parts, forecast()))
+    [line] = [line for line in describe_forecast(config_of(), parts, forecast(peak=9.5 * GB)) if "hardly" in line]
     assert line == "it hardly fits: 9.5 GB of 10.0 GB on cpu. Lower train.tokens or engine.slots"
 
 
 def test_sizes_and_durations_are_short() -> None:
-    assert [size(n) for n in (5, 4_400, 57 * 10**6, 25.3 * 10**9)] == ["5 B", "4 KB", "57 MB", "25.3 GB"]
-    assert [duration(n) for n in (21.4, 240, 10_000)] == ["21 s", "4 min", "2.8 h"]
+    assert [format_memory(n) for n in (5, 4_400, 57 * 10**6, 25.3 * 10**9)] == ["5 B", "4 KB", "57 MB", "25.3 GB"]
+    assert [format_seconds(n) for n in (21.4, 240, 10_000)] == ["21 s", "4 min", "2.8 h"]
 
 
 def test_the_command_prints_a_table_and_writes_nothing(

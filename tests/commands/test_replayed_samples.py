@@ -12,16 +12,16 @@ from quick import models_in_memory, resume, start
 from toys import without_progress
 
 from marft.cli import main
-from marft.commands.play import Replay, compared, describe, find_task, play_task
+from marft.commands.play import Replay, describe_replay, find_task, match_transcript, play_task
 from marft.envs.arithmetic import Arithmetic
 from marft.envs.code import Code
 from marft.envs.code.cases import call_tests, describe_tests, stdio_tests
 from marft.envs.hosting import InProcess
 from marft.envs.math import Math
 from marft.envs.reasoning import Reasoning
-from marft.evaluation.measuring import measure
+from marft.evaluation.evaluate import evaluate_benchmarks
 from marft.runs.directory import RunDirectory
-from marft.runs.transcripts import transcript_of, worst
+from marft.runs.transcripts import make_transcript, worst_episodes
 from marft.terminal import say
 from marft.terminal.display import Display
 from marft.training.loading import load_team
@@ -82,12 +82,12 @@ def test_the_worst_come_first_and_stay_in_order() -> None:
         episode(0, True, 1.0), episode(1, False, 0.0), episode(2, None, 0.0, "failed"), episode(3, True, 1.0),
         episode(4, False, 0.0), episode(5, False, -0.1),
     ]  # fmt: skip
-    chosen = {count: [e.task.id for e in worst(graded, count)] for count in (0, 1, 2, 3, 5, 99)}
+    chosen = {count: [e.task.id for e in worst_episodes(graded, count)] for count in (0, 1, 2, 3, 5, 99)}
     assert chosen == {
         0: [], 1: ["2"], 2: ["2", "5"], 3: ["1", "2", "5"], 5: ["0", "1", "2", "4", "5"], 99: list("012345"),
     }  # fmt: skip
-    assert [e.task.id for e in worst([episode(0, None, 0.5), episode(1, None, 0.2)], 1)] == ["1"]
-    assert transcript_of(graded[1], "7").turns[0].finish == "length"
+    assert [e.task.id for e in worst_episodes([episode(0, None, 0.5), episode(1, None, 0.2)], 1)] == ["1"]
+    assert make_transcript(graded[1], "7").turns[0].finish == "length"
 
 
 @pytest.mark.parametrize("count", [0, 2])
@@ -120,7 +120,7 @@ def test_play_says_what_was_said_in_the_evaluation(run: Path, when: str, at: int
                 replay = play_task(config, parts, task=row["task"], benchmark=row["benchmark"])
                 assert said(replay.episode.turns) == said(row["turns"])
                 assert (replay.gold, replay.episode.reward.team) == (row["gold"], row["reward"])
-                assert "the same texts as evaluated" in (compared(replay, kept(run)) or "")
+                assert "the same texts as evaluated" in (match_transcript(replay, kept(run)) or "")
 
 
 def test_play_says_what_was_said_in_marft_eval(run: Path, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_play_says_what_was_said_in_marft_eval(run: Path, tmp_path: Path) -> Non
     with models_in_memory():
         config, parts = load_team(str(run), [*overrides, "eval.benchmarks={}"])
         with parts.runner.host:
-            measure(config, parts, tmp_path / "e", Display())
+            evaluate_benchmarks(config, parts, tmp_path / "e", Display())
             found = toys.rows(tmp_path / "e" / "episodes.jsonl")
             for row in found:
                 replay = play_task(config, parts, task=row["task"], sample=row["sample"])
@@ -143,8 +143,8 @@ def test_texts_that_differ_from_the_transcript_are_pointed_out(run: Path) -> Non
         config, parts = load_team(str(run), ["seed=7"])
         with parts.runner.host:
             other, unknown = play_task(config, parts), play_task(config, parts, sample=5)
-    assert "held_out.jsonl has other texts of this sample (iteration 4)" in (compared(other, kept(run)) or "")
-    assert compared(unknown, kept(run)) is None
+    assert "held_out.jsonl has other texts of this sample (iteration 4)" in (match_transcript(other, kept(run)) or "")
+    assert match_transcript(unknown, kept(run)) is None
 
 
 # --- marft play -------------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def test_hostile_texts_do_nothing_to_the_terminal(capsys: pytest.CaptureFixture[
     hostile = Episode(
         task=Task(id=":ledger:", prompt="\x1b]0;title\x07 [/]"), sample=0, turns=(turn,), reward=Reward(team=1.0)
     )
-    for line in describe(Replay(episode=hostile, gold="\u202e7"), prompts=True):
+    for line in describe_replay(Replay(episode=hostile, gold="\u202e7"), prompts=True):
         say(line)
     printed = capsys.readouterr().out
     assert "\x1b" not in printed

@@ -19,7 +19,7 @@ from marft.engines.local import LocalEngine
 from marft.engines.openai import OpenAIEngine
 from marft.engines.scripted import ScriptedEngine
 from marft.engines.vllm.engine import VllmEngine
-from marft.game.play import Speaks
+from marft.game.play import TextEngine
 from marft.models.team import TeamModel
 from marft.types import Completion, Message, PromptTooLong, Request, Sampling
 
@@ -117,7 +117,7 @@ def ask(engine: Engine, max_tokens: int, count: int = 8, stop: tuple[str, ...] =
 
 
 def test_an_agent_speaks_with_any_of_them(case: Case) -> None:
-    voice: Speaks = case.engine
+    voice: TextEngine = case.engine
     assert voice.encode(MESSAGES) == case.engine.encode(MESSAGES)
 
 

@@ -13,16 +13,29 @@ import pytest
 
 from marft.config import load_config
 from marft.evaluation.comparison.folder import Cell, Comparison, Question
-from marft.evaluation.comparison.plot import draw
-from marft.evaluation.comparison.report import basis, columns, judge, make_report, markdown
-from marft.evaluation.formulas import wilson
-from marft.evaluation.intervals import T975, Estimate, difference, mean_of, newcombe, t_interval
+from marft.evaluation.comparison.plot import draw_plot
+from marft.evaluation.comparison.report import (
+    describe_intervals,
+    describe_lead,
+    make_report,
+    report_markdown,
+    table_columns,
+)
+from marft.evaluation.formulas import wilson_interval
+from marft.evaluation.intervals import (
+    T975,
+    IntervalEstimate,
+    mean_estimate,
+    newcombe_interval,
+    paired_difference,
+    t_interval,
+)
 from marft.types import MarftError
 
 
-def plain(*values: float) -> list[Estimate]:
+def plain(*values: float) -> list[IntervalEstimate]:
     """Seeds whose own intervals are wide, and must not be used where there are several."""
-    return [Estimate(value=value, interval=(value - 0.5, value + 0.5)) for value in values]
+    return [IntervalEstimate(value=value, interval=(value - 0.5, value + 0.5)) for value in values]
 
 
 def question(seeds: int = 3, **changes: object) -> Question:
@@ -33,7 +46,7 @@ def question(seeds: int = 3, **changes: object) -> Question:
 def cell(name: str, seed: int, accuracy: float | None, **more: object) -> Cell:
     found = Cell(
         name=name, seed=seed, tasks=100, failed=0, reward=0.5 if accuracy is None else accuracy, accuracy=accuracy,
-        accuracy_ci95=None if accuracy is None else wilson(round(100 * accuracy), 100), tokens_per_task=10.0,
+        accuracy_ci95=None if accuracy is None else wilson_interval(round(100 * accuracy), 100), tokens_per_task=10.0,
         tokens_generated=1000, tokens_trained=20000, iterations=12, seconds=1.5,
     )  # fmt: skip
     return replace(found, **more)  # type: ignore[arg-type]
@@ -78,48 +91,50 @@ def test_many_seeds_take_the_last_quantile() -> None:
 
 
 def test_the_mean_over_seeds_stays_within_what_is_possible() -> None:
-    assert mean_of(plain(0.5, 0.7), within=(0, 1)) == Estimate(value=pytest.approx(0.6), interval=(0, 1))
-    free = mean_of(plain(0.5, 0.7)).interval
+    assert mean_estimate(plain(0.5, 0.7), within=(0, 1)) == IntervalEstimate(value=pytest.approx(0.6), interval=(0, 1))
+    free = mean_estimate(plain(0.5, 0.7)).interval
     assert free == pytest.approx((-0.6706, 1.8706), abs=1e-6)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_without_spread_the_interval_is_that_on_the_tasks(count: int) -> None:
-    assert mean_of(plain(*[0.9] * count)) == Estimate(value=pytest.approx(0.9), interval=(0.4, 1.4))
-    assert mean_of([Estimate(value=0.9)] * count).interval is None
+    assert mean_estimate(plain(*[0.9] * count)) == IntervalEstimate(value=pytest.approx(0.9), interval=(0.4, 1.4))
+    assert mean_estimate([IntervalEstimate(value=0.9)] * count).interval is None
 
 
 def test_differences_are_paired_by_seed() -> None:
     """Gaps 0.05, 0.04, 0.06: s = 0.01, 4.303 · 0.01 / 1.7321 = 0.02484. Seeds that scatter together do no harm."""
-    found = difference(plain(0.96, 0.75, 0.57), plain(0.91, 0.71, 0.51))
+    found = paired_difference(plain(0.96, 0.75, 0.57), plain(0.91, 0.71, 0.51))
     assert found.value == pytest.approx(0.05)
     assert found.interval == pytest.approx((0.02516, 0.07484), abs=1e-5)
-    assert difference(plain(0.0, 1.0), plain(1.0, 0.5), within=(-1, 1)).interval == (-1, 1)
+    assert paired_difference(plain(0.0, 1.0), plain(1.0, 0.5), within=(-1, 1)).interval == (-1, 1)
 
 
 def test_the_difference_of_two_proportions() -> None:
     """Newcombe 1998, table II: 56/70 and 48/80 give 0.2 [0.0524, 0.3339] by method 10."""
-    one, two = (Estimate(value=k / n, interval=wilson(k, n)) for k, n in ((56, 70), (48, 80)))
-    assert newcombe(one, two) == pytest.approx((0.0524, 0.3339), abs=5e-5)
-    assert difference([one], [two]).interval == newcombe(one, two)
-    assert difference([one, one], [two, two]).interval == newcombe(one, two)  # seeds that agree say no more than one
-    assert difference([one], [Estimate(value=0.5)]).interval is None
+    one, two = (IntervalEstimate(value=k / n, interval=wilson_interval(k, n)) for k, n in ((56, 70), (48, 80)))
+    assert newcombe_interval(one, two) == pytest.approx((0.0524, 0.3339), abs=5e-5)
+    assert paired_difference([one], [two]).interval == newcombe_interval(one, two)
+    assert paired_difference([one, one], [two, two]).interval == newcombe_interval(
+        one, two
+    )  # seeds that agree say no more than one
+    assert paired_difference([one], [IntervalEstimate(value=0.5)]).interval is None
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("lead", "expected"),
     [
-        (Estimate(value=0.05, interval=(0.04, 0.06)), "the team is better by 0.050 [0.040, 0.060]"),
-        (Estimate(value=-0.05, interval=(-0.06, -0.04)), "the team is worse by 0.050 [0.040, 0.060]"),
-        (Estimate(value=0.05, interval=(-0.01, 0.11)), "no difference can be told (+0.050 [-0.010, 0.110])"),
-        (Estimate(value=-0.05, interval=(-0.1, 0.0)), "no difference can be told (-0.050 [-0.100, 0.000])"),
-        (Estimate(value=0.0, interval=(0.0, 0.0)), "no difference can be told (+0.000 [0.000, 0.000])"),
-        (Estimate(value=0.5), "no difference can be told from one seed; give --seeds 3"),
+        (IntervalEstimate(value=0.05, interval=(0.04, 0.06)), "the team is better by 0.050 [0.040, 0.060]"),
+        (IntervalEstimate(value=-0.05, interval=(-0.06, -0.04)), "the team is worse by 0.050 [0.040, 0.060]"),
+        (IntervalEstimate(value=0.05, interval=(-0.01, 0.11)), "no difference can be told (+0.050 [-0.010, 0.110])"),
+        (IntervalEstimate(value=-0.05, interval=(-0.1, 0.0)), "no difference can be told (-0.050 [-0.100, 0.000])"),
+        (IntervalEstimate(value=0.0, interval=(0.0, 0.0)), "no difference can be told (+0.000 [0.000, 0.000])"),
+        (IntervalEstimate(value=0.5), "no difference can be told from one seed; give --seeds 3"),
     ],
 )
-def test_only_what_the_interval_supports(lead: Estimate, expected: str) -> None:
-    assert judge(lead) == expected
+def test_only_what_the_interval_supports(lead: IntervalEstimate, expected: str) -> None:
+    assert describe_lead(lead) == expected
 
 
 def test_the_verdict_over_seeds() -> None:
@@ -150,21 +165,21 @@ def test_without_right_and_wrong_the_reward_counts() -> None:
         (1.5 - 12.706 * 1.5, 1.5 + 12.706 * 1.5)
     )  # not cut at 0 and 1
     [line] = [line for line in found.lines if line.name == "single"]
-    assert line.lead == Estimate(value=0.0)
-    assert "held-out reward" in columns(found)
+    assert line.lead == IntervalEstimate(value=0.0)
+    assert "held-out reward" in table_columns(found)
 
 
 def test_failed_episodes_are_told() -> None:
-    assert basis([cell("team", 0, 0.5)], [cell("team", 0, 0.5, failed=2), cell("vote", 0, 0.5, failed=1)]).endswith(
-        "3 held-out episodes failed and count as wrong."
-    )
+    assert describe_intervals(
+        [cell("team", 0, 0.5)], [cell("team", 0, 0.5, failed=2), cell("vote", 0, 0.5, failed=1)]
+    ).endswith("3 held-out episodes failed and count as wrong.")
 
 
 # --- table and plot ---------------------------------------------------------------------------------------------------
 def test_the_table() -> None:
     given = cells(team=[0.9, 0.9], single=[0.5, 0.7])
     given = [replace(c, iterations=12 + c.seed, tokens_generated=1000 + c.seed) for c in given]
-    lines = markdown(make_report(question(seeds=2), list(reversed(given))), "duo").splitlines()
+    lines = report_markdown(make_report(question(seeds=2), list(reversed(given))), "duo").splitlines()
     assert lines[0] == "# duo"
     assert lines[2:6] == [
         "| cell | held-out accuracy | team minus it | tokens a task | tokens generated in training | tokens trained | "
@@ -181,7 +196,7 @@ def test_the_plot_is_a_picture_that_grows_with_the_cells() -> None:
     def height(frozen: Sequence[str]) -> int:
         asked = question(frozen=tuple(frozen))
         given = [cell(name, seed, 0.5 + 0.1 * seed) for name in asked.cells for seed in range(3)]
-        data = draw(make_report(asked, given), "duo")
+        data = draw_plot(make_report(asked, given), "duo")
         assert data.startswith(b"\x89PNG")
         return int(struct.unpack(">I", data[20:24])[0])
 
@@ -198,7 +213,7 @@ def test_cells_come_back_as_they_were(tmp_path: Path) -> None:
     assert again.cells == kept
     assert again.find("vote", 0) == kept[1]
     assert again.find("vote", 1) is None
-    assert again.run("frozen planner", 2) == tmp_path / "a b" / "cells" / "frozen-planner-seed2"
+    assert again.run_path("frozen planner", 2) == tmp_path / "a b" / "cells" / "frozen-planner-seed2"
 
 
 def test_more_seeds_may_follow(tmp_path: Path) -> None:

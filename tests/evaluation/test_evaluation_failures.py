@@ -13,10 +13,10 @@ import pytest
 import toys
 from quick import config_of, models_in_memory, resume, seated, start
 
-from marft.commands.compare import play_held_out
+from marft.commands.compare import evaluate_run
 from marft.engines.scripted import ScriptedEngine
+from marft.evaluation.evaluate import evaluate_benchmarks
 from marft.evaluation.failures import Failures, Tolerance
-from marft.evaluation.measuring import measure
 from marft.evaluation.rehearsal import FEW, SHORT, rehearse
 from marft.game.play import Game
 from marft.rollouts.runner import EpisodeRunner
@@ -91,9 +91,9 @@ def test_a_few_that_failed_are_a_warning_and_the_figures_say_so(
 
 def test_the_share_is_the_users() -> None:
     failed = Failures(failed=2, of=4, error="no")
-    assert [failed.more_than(share) for share in (0.0, 0.49, 0.5, 1.0)] == [True, True, False, False]
-    assert Failures(failed=4, of=4).more_than(1.0)  # as in training: nothing is left to look at
-    assert not Failures().more_than(0.0)
+    assert [failed.exceeds(share) for share in (0.0, 0.49, 0.5, 1.0)] == [True, True, False, False]
+    assert Failures(failed=4, of=4).exceeds(1.0)  # as in training: nothing is left to look at
+    assert not Failures().exceeds(0.0)
 
 
 def test_a_vote_of_a_comparison_that_fails_stops(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_vote_of_a_comparison_that_fails_stops(tmp_path: Path) -> None:
     with mended():
         run = start(tmp_path / "run", env=breaks(0))
     with models_in_memory():
-        error = error_of(play_held_out, config_of(env=breaks(0), eval=TASKS), RunDirectory(run), Display())
+        error = error_of(evaluate_run, config_of(env=breaks(0), eval=TASKS), RunDirectory(run), Display())
     assert str(error).startswith("4 of 4 held-out episodes failed; the first: environment.reward raised")
 
 
@@ -112,7 +112,7 @@ LONG: dict[str, Any] = {"eval": {"tasks": 5, "samples": 16}, "engine": {"slots":
 
 def measured(path: Path, **changes: Any) -> Path:
     config, parts = config_of(**changes), seated(**changes)
-    measure(config, parts, path, Display())
+    evaluate_benchmarks(config, parts, path, Display())
     return path
 
 

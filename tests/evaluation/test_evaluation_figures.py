@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from marft.evaluation.figures import Result, make_drop, make_figures
 from marft.evaluation.folder import Played, Slot
-from marft.evaluation.formulas import wilson
+from marft.evaluation.formulas import wilson_interval
 from marft.evaluation.intervals import t_interval
-from marft.evaluation.report import markdown, show
-from marft.evaluation.results import as_json
+from marft.evaluation.report import print_results, results_markdown
+from marft.evaluation.results import results_json
 from marft.terminal.console import PlainConsole
 
 
@@ -66,7 +66,7 @@ def test_the_interval_of_several_samples_is_over_tasks() -> None:
 def test_one_sample_has_wilson_s_interval() -> None:
     figures = make_figures([*task("x", "7"), *task("y", "5"), *task("z", "!"), *task("w", "5")], [1])
     assert figures.accuracy is not None
-    assert (figures.accuracy.value, figures.accuracy.interval) == (1 / 4, wilson(1, 4))
+    assert (figures.accuracy.value, figures.accuracy.interval) == (1 / 4, wilson_interval(1, 4))
     assert (figures.failed, figures.errors) == (1, {"no paper": 1})  # and counted as wrong
     assert figures.pass_at == figures.majority_at == {1: 1 / 4}
 
@@ -74,7 +74,7 @@ def test_one_sample_has_wilson_s_interval() -> None:
 def test_tasks_that_agree_have_no_spread_but_still_an_interval() -> None:
     figures = make_figures([*task("x", "77"), *task("y", "77")], [1, 2])
     assert figures.accuracy is not None
-    assert figures.accuracy.interval == wilson(2, 2)
+    assert figures.accuracy.interval == wilson_interval(2, 2)
     assert figures.reward.interval is None
 
 
@@ -146,7 +146,7 @@ def test_a_drop_that_is_the_same_everywhere_has_newcombe_s_interval() -> None:
     drop = make_drop("a", team, silent, [1])
     assert drop.accuracy is not None
     assert drop.accuracy.value == 1.0
-    width = math.hypot(1 - wilson(2, 2)[0], wilson(0, 2)[1])
+    width = math.hypot(1 - wilson_interval(2, 2)[0], wilson_interval(0, 2)[1])
     assert drop.accuracy.interval == pytest.approx((1 - width, 1.0))
     assert drop.reward.interval is None
 
@@ -177,7 +177,7 @@ def results() -> list[Result]:
 
 
 def test_the_json() -> None:
-    found = as_json(results())
+    found = results_json(results())
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     first = found["benchmarks"]["[red]|"]
     assert {key: first[key] for key in ("tasks", "samples", "accuracy", "reward", "failed", "seconds")} == {
@@ -196,18 +196,20 @@ def test_the_json() -> None:
     assert found["macro"] == {
         "reward": 0.3125, "accuracy": 0.3125, "pass@k": {"1": 0.3125, "4": 0.5}, "maj@k": {"1": 0.3125, "4": 0.375},
     }  # fmt: skip
-    assert "macro" not in as_json(results()[:1])
+    assert "macro" not in results_json(results()[:1])
     assert found["benchmarks"]["second"]["reward_ci95"] is None
 
 
 def test_a_mean_over_benchmarks_of_which_one_has_no_right_answers() -> None:
     other = Result(name="game", team=make_figures([row("x", reward=2.0)], [1, 4]))
-    assert as_json([*results(), other])["macro"] == {"reward": pytest.approx((0.625 + 0 + 2) / 3)}
-    assert "| game | 1 × 1 | reward 2.000 |  |  | 0.0 | 1 |" in markdown([*results(), other], "t").replace("   ", "  ")
+    assert results_json([*results(), other])["macro"] == {"reward": pytest.approx((0.625 + 0 + 2) / 3)}
+    assert "| game | 1 × 1 | reward 2.000 |  |  | 0.0 | 1 |" in results_markdown([*results(), other], "t").replace(
+        "   ", "  "
+    )
 
 
 def test_the_table() -> None:
-    text = markdown(results(), "ann, bob with nano")
+    text = results_markdown(results(), "ann, bob with nano")
     lines = text.splitlines()
     assert lines[0] == "# ann, bob with nano"
     assert lines[2] == "| benchmark | tasks × samples | accuracy | pass@4 | maj@4 | tokens a task | seconds |"
@@ -227,7 +229,7 @@ def test_a_narrow_terminal_shows_the_largest_k_and_breaks_no_number() -> None:
     found = [Result(name="arithmetic", team=make_figures(rows, [1, 2, 4, 8]))]
     for width, columns in ((80, ["pass@8", "maj@8"]), (140, ["pass@2", "pass@4", "pass@8", "maj@2", "maj@4", "maj@8"])):
         out = io.StringIO()
-        show(PlainConsole(file=out, width=width), found)
+        print_results(PlainConsole(file=out, width=width), found)
         assert [word for word in out.getvalue().split() if "@" in word] == columns
         [line] = [line for line in out.getvalue().splitlines() if line.startswith("arithmetic ")]
         assert "2 × 8" in line
@@ -237,7 +239,7 @@ def test_a_narrow_terminal_shows_the_largest_k_and_breaks_no_number() -> None:
 
 def test_the_terminal_shows_the_same() -> None:
     out = io.StringIO()
-    show(PlainConsole(file=out, width=160), results())
+    print_results(PlainConsole(file=out, width=160), results())
     text = out.getvalue()
     for part in ("[red]|", "0.625 [0.000, 1.000]", "pass@4", "mean", "+0.125 [-1.000, 1.000]"):
         assert part in text

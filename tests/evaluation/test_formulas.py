@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marft.evaluation.formulas import majority_at_k, pass_at_k, wilson, winning_chances
+from marft.evaluation.formulas import majority_at_k, pass_at_k, wilson_interval, winning_chances
 
 samples = st.lists(st.tuples(st.sampled_from([None, "1", "2", "3", "4"]), st.booleans()), min_size=1, max_size=7)
 
 
 def test_wilson_by_hand() -> None:
     """1 of 4 with z² = 4: centre (¼ + ½) / 2, half-width √(3/64 + 1/16) · 2 / 2 = √(7/64)."""
-    low, high = wilson(1, 4, z=2.0)
+    low, high = wilson_interval(1, 4, z=2.0)
     assert (low, high) == pytest.approx((3 / 8 - math.sqrt(7) / 8, 3 / 8 + math.sqrt(7) / 8))
-    assert wilson(0, 9)[0] == 0
-    assert wilson(9, 9)[1] == 1
-    assert wilson(9, 9)[0] == pytest.approx(1 - wilson(0, 9)[1])
+    assert wilson_interval(0, 9)[0] == 0
+    assert wilson_interval(9, 9)[1] == 1
+    assert wilson_interval(9, 9)[0] == pytest.approx(1 - wilson_interval(0, 9)[1])
 
 
 # --- pass@k -----------------------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from quick import config_of, resume, start
 from marft.config import parse, parse_yaml, to_yaml
 from marft.engines.scripted import ScriptedEngine
 from marft.envs.hosting import InProcess
-from marft.evaluation.formulas import wilson
-from marft.evaluation.held_out import evaluate, summarise
+from marft.evaluation.formulas import wilson_interval
+from marft.evaluation.held_out import evaluate_held_out, summarise_episodes
 from marft.evaluation.settings import EvalSettings, eval_settings, with_settings
 from marft.game.lockstep import Lockstep
 from marft.game.play import Agent
@@ -57,7 +57,7 @@ def test_what_is_not_given_is_each_agent_s_own() -> None:
     changes: list[dict[str, Any]] = [{"temperature": 0.0}, {"top_p": 0.5}, {"top_k": 0}]
     for change in changes:
         assert with_settings(agent, replace(ASIS, **change)) == replace(agent, sampling=replace(OWN, **change))
-    evaluate(runner(asked), replace(ASIS, temperature=0.0, top_p=1.0), seed=0, lockstep=Lockstep())
+    evaluate_held_out(runner(asked), replace(ASIS, temperature=0.0, top_p=1.0), seed=0, lockstep=Lockstep())
     assert {request.sampling for request in asked} == {replace(OWN, temperature=0.0, top_p=1.0)}
 
 
@@ -96,10 +96,12 @@ def test_benchmarks_stand_below_the_runs_own_tasks() -> None:
     """In training one episode a task, with the figures of an evaluation there alone."""
     asked: list[Request] = []
     envs = {"few": {"name": "toys:Echo", "size": 2}, "many": {"name": "toys:Echo", "size": 9}}
-    row = evaluate(runner(asked), replace(ASIS, benchmarks=envs), seed=0, lockstep=Lockstep())
-    alone = evaluate(runner(asked), ASIS, seed=0, lockstep=Lockstep())
+    row = evaluate_held_out(runner(asked), replace(ASIS, benchmarks=envs), seed=0, lockstep=Lockstep())
+    alone = evaluate_held_out(runner(asked), ASIS, seed=0, lockstep=Lockstep())
     assert row == {**alone, "benchmarks": {"few": row["benchmarks"]["few"], "many": alone}}
-    assert row["benchmarks"]["few"] == evaluate(runner(asked, toys.Echo(size=2)), ASIS, seed=0, lockstep=Lockstep())
+    assert row["benchmarks"]["few"] == evaluate_held_out(
+        runner(asked, toys.Echo(size=2)), ASIS, seed=0, lockstep=Lockstep()
+    )
     assert row["benchmarks"]["few"]["tasks"] == 2
     assert "benchmarks" not in alone
 
@@ -149,23 +151,23 @@ def test_what_is_saved_of_the_settings_is_read_back_the_same() -> None:
 
 def test_the_first_held_out_tasks_are_played_once_each_with_the_same_luck() -> None:
     asked: list[Request] = []
-    first, second = (evaluate(runner(asked), ASIS, seed=0, lockstep=Lockstep()) for _ in range(2))
+    first, second = (evaluate_held_out(runner(asked), ASIS, seed=0, lockstep=Lockstep()) for _ in range(2))
     assert first == second
     assert first["tasks"] == 3
     held_out = toys.Echo().tasks("test")
     assert [request.messages[-1].content for request in asked] == [task.prompt for task in held_out[:3]] * 2
     assert [request.seed for request in asked[:3]] == [request.seed for request in asked[3:]]
     assert len({request.seed for request in asked}) == 3
-    evaluate(runner(asked), ASIS, seed=1, lockstep=Lockstep())
+    evaluate_held_out(runner(asked), ASIS, seed=1, lockstep=Lockstep())
     assert len({request.seed for request in asked}) == 6
     assert (
-        evaluate(runner(asked), replace(ASIS, tasks=100), seed=0, lockstep=Lockstep())["tasks"] == 5
+        evaluate_held_out(runner(asked), replace(ASIS, tasks=100), seed=0, lockstep=Lockstep())["tasks"] == 5
     )  # all that there are
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
 def test_figures_by_hand() -> None:
-    row = summarise(
+    row = summarise_episodes(
         [
             episode(reward=1.0, correct=True, lengths=(2, 4, 4)),
             episode(reward=0.5, correct=False, lengths=(6,)),
@@ -177,11 +179,11 @@ def test_figures_by_hand() -> None:
     assert row["reward"] == 1.5 / 4
     assert (row["failed"], row["first_error"]) == (2, "no paper")
     assert row["accuracy"] == 1 / 4  # a failure is no success
-    assert row["accuracy_ci95"] == list(wilson(1, 4))
+    assert row["accuracy_ci95"] == list(wilson_interval(1, 4))
     assert row["tokens"] == {"a": 4.0, "b": 4.0}
 
 
 def test_without_right_answers_there_is_no_accuracy() -> None:
-    row = summarise([episode(reward=1.0), episode(ended="failed", error="no")])
+    row = summarise_episodes([episode(reward=1.0), episode(ended="failed", error="no")])
     assert "accuracy" not in row
     assert row["reward"] == 0.5

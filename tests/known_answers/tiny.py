@@ -97,7 +97,7 @@ def train(path: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
     config = parse({"device": "cpu", **settings})
     with (
         patch("marft.training.build.load", load_again),
-        patch("marft.commands.train.manifest", lambda config, parts: MANIFEST | {"seed": config.seed}),
+        patch("marft.commands.train.make_manifest", lambda config, parts: MANIFEST | {"seed": config.seed}),
     ):
         start_run(config, path)
     return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]

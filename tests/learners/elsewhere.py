@@ -13,7 +13,7 @@ from safetensors.torch import save
 
 from marft.algorithms.base import Algorithm
 from marft.algorithms.batch import Batch, Estimate, Scores, TrainingBatch
-from marft.algorithms.transport import pack, unpack
+from marft.algorithms.transport import from_bytes, to_bytes
 from marft.learners.base import Steps, Update
 from marft.learners.local import LocalLearner
 
@@ -54,7 +54,7 @@ def team(algorithm: str) -> tuple[LocalLearner, Sequence[Seat]]:
 def order_of(algorithm: str, steps: tuple[tuple[str, ...], ...], kl: float, data: TrainingBatch) -> Order:
     return Order(
         algorithm=algorithm, steps=steps, kl=kl,
-        batch=pack(data.batch), scores=pack(data.scores), estimate=pack(data.estimate),
+        batch=to_bytes(data.batch), scores=to_bytes(data.scores), estimate=to_bytes(data.estimate),
     )  # fmt: skip
 
 
@@ -81,6 +81,8 @@ def carry_out(order: Order) -> Result:
     torch.set_num_threads(1)
     learner, _ = team(order.algorithm)
     data = TrainingBatch(
-        batch=unpack(Batch, order.batch), scores=unpack(Scores, order.scores), estimate=unpack(Estimate, order.estimate)
+        batch=from_bytes(Batch, order.batch),
+        scores=from_bytes(Scores, order.scores),
+        estimate=from_bytes(Estimate, order.estimate),
     )
     return updated(learner, data, order.steps, order.kl)

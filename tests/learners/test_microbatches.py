@@ -23,7 +23,7 @@ from lessons import (
 from marft.algorithms.base import Algorithm
 from marft.algorithms.batch import Batch
 from marft.learners.local import LocalLearner
-from marft.learners.microbatches import pack
+from marft.learners.microbatches import pack_microbatches
 from marft.models import scoring
 
 NEVER = 2.0  # nobody shares more than all tokens
@@ -61,7 +61,7 @@ def test_tokens_trained_are_those_of_the_sequences_however_few_are_computed(monk
         monkeypatch.setattr(scoring, "WORTH", worth)
         learner, batch = group(TOKEN)
         samples = learner.samples(batch, torch.arange(len(batch.length_K)), set(learner.optimizers))
-        computed = sum(one.tokens for one in pack(samples, 8192))
+        computed = sum(one.tokens for one in pack_microbatches(samples, 8192))
         found.append((update(learner, lesson_of(learner, batch)).tokens, computed))
     (shared, fewer), (plain, every) = found
     assert shared == plain == every == sum(len(one.span.ids) for one in samples)
@@ -71,7 +71,7 @@ def test_tokens_trained_are_those_of_the_sequences_however_few_are_computed(monk
 def test_a_budget_counts_what_is_computed() -> None:
     learner, batch = group(TOKEN)
     samples = learner.samples(batch, torch.arange(len(batch.length_K)), set(learner.optimizers))
-    [whole] = pack(samples, sum(len(one.span.ids) for one in samples) // 2)
+    [whole] = pack_microbatches(samples, sum(len(one.span.ids) for one in samples) // 2)
     assert len(whole.samples) == len(samples)
-    for one in pack(samples, 128):
+    for one in pack_microbatches(samples, 128):
         assert one.tokens <= 128

@@ -248,13 +248,13 @@ def test_parts_of_a_run_without_its_config_are_left_alone(run: RunDirectory) -> 
 
 
 def test_how_far_a_run_has_come_is_told_by_every_file(run: RunDirectory) -> None:
-    assert run.furthest() == 0
+    assert run.last_iteration() == 0
     run.append_metrics({"iteration": 2})
-    assert run.furthest() == 2
+    assert run.last_iteration() == 2
     run.append_event("finished", 3)
-    assert run.furthest() == 3
+    assert run.last_iteration() == 3
     run.write_summary({"iterations": 4, "seconds": 1.0, "tokens": {"generated": 1, "trained": 1}})
-    assert run.furthest() == 4
+    assert run.last_iteration() == 4
 
 
 # --- a full disk -----------------------------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def test_folders_that_nothing_came_into_go_again(tmp_path: Path) -> None:
 
 def test_a_lock_on_a_file_that_has_gone_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its last holder deletes it between our opening and our locking."""
-    real, opened = lock.lock, []
+    real, opened = lock.lock_file, []
 
     def late(descriptor: int) -> None:
         real(descriptor)
@@ -154,7 +154,7 @@ def test_a_lock_on_a_file_that_has_gone_is_none(tmp_path: Path, monkeypatch: pyt
         if len(opened) == 1:
             (tmp_path / "lock").unlink()
 
-    monkeypatch.setattr(lock, "lock", late)
+    monkeypatch.setattr(lock, "lock_file", late)
     with Lock(tmp_path):
         assert len(opened) == 2
         assert not free(tmp_path)
@@ -212,7 +212,7 @@ def test_a_file_system_without_locks_is_said_and_used(
     def unsupported(descriptor: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(lock, "lock", unsupported)
+    monkeypatch.setattr(lock, "lock_file", unsupported)
     with Lock(tmp_path):
         assert not (tmp_path / "lock").exists()
     [line] = capsys.readouterr().err.splitlines()

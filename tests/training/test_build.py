@@ -16,7 +16,7 @@ from marft.config import load_config
 from marft.engines.local import LocalEngine
 from marft.engines.openai import OpenAIEngine
 from marft.engines.scripted import ScriptedEngine
-from marft.evaluation.held_out import evaluate
+from marft.evaluation.held_out import evaluate_held_out
 from marft.evaluation.settings import EvalSettings
 from marft.game.lockstep import Lockstep
 from marft.models.peft_format import save_adapter
@@ -155,7 +155,7 @@ def test_a_team_without_weights_of_ours_loads_no_model(monkeypatch: pytest.Monke
     assert (parts.bases, parts.teams, parts.learner.members, parts.tokens) == ({}, [], (), 0)
     assert parts.device == "no device of ours"
     assert parts.fingerprint == seated(team={"agents": {"ann": None, "bob": None, "far": REMOTE}}).fingerprint
-    found = evaluate(
+    found = evaluate_held_out(
         parts.runner, EvalSettings(tasks=3, temperature=None, top_p=None, top_k=None), seed=0, lockstep=Lockstep()
     )
     assert (found["tasks"], found["failed"]) == (3, 0)

@@ -83,7 +83,7 @@ def newest(run: Path) -> int:
 
 
 POINTS = {  # where the signal comes, and after how many iterations the run is kept
-    "in the evaluation before": ("marft.evaluation.held_out:evaluate", 1, 0),
+    "in the evaluation before": ("marft.evaluation.held_out:evaluate_held_out", 1, 0),
     "among the episodes of that evaluation": ("marft.rollouts.runner:play", 2 + 2, 0),  # after the rehearsal's
     "in the first save": ("marft.training.checkpoint:save_adapter", 2, 0),
     "before a rollout": ("marft.rollouts.source:SynchronousSource.next_batch", 2, 1),
@@ -91,9 +91,9 @@ POINTS = {  # where the signal comes, and after how many iterations the run is k
     "in the scoring": ("marft.training.trainer:Trainer.estimate", 3, 2),
     "in an update": ("marft.learners.local:LocalLearner._clip", 3, 2),
     "before the rows are written": ("marft.runs.directory:RunDirectory.append_metrics", 3, 3),
-    "in an evaluation on the way": ("marft.evaluation.held_out:evaluate", 2, 2),
+    "in an evaluation on the way": ("marft.evaluation.held_out:evaluate_held_out", 2, 2),
     "in a save on the way": ("marft.training.checkpoint:save_adapter", 3, 3),
-    "in the evaluation after": ("marft.evaluation.held_out:evaluate", 4, 4),
+    "in the evaluation after": ("marft.evaluation.held_out:evaluate_held_out", 4, 4),
     "before the last word": ("marft.training.trainer:Trainer.summarise", 1, 4),
 }
 
@@ -326,12 +326,12 @@ def test_one_within_another_gives_the_signals_back() -> None:
 @pytest.mark.parametrize(
     ("command", "where", "nth", "number"),
     [
-        (["eval", *ECHO, "eval.samples=20"], "marft.evaluation.measuring:play_chunk", 2, signal.SIGINT),
-        (["eval", *ECHO, "eval.samples=20"], "marft.evaluation.measuring:play_chunk", 2, signal.SIGTERM),
-        (["eval", *ECHO, "eval.samples=20"], "marft.evaluation.measuring:play_chunk", 2, signal.SIGHUP),
+        (["eval", *ECHO, "eval.samples=20"], "marft.evaluation.evaluate:play_chunk", 2, signal.SIGINT),
+        (["eval", *ECHO, "eval.samples=20"], "marft.evaluation.evaluate:play_chunk", 2, signal.SIGTERM),
+        (["eval", *ECHO, "eval.samples=20"], "marft.evaluation.evaluate:play_chunk", 2, signal.SIGHUP),
         (["compare", *ECHO, "--seeds", "1"], "marft.training.trainer:Trainer.estimate", 3, signal.SIGINT),
         (["compare", *ECHO, "--seeds", "1"], "marft.training.trainer:Trainer.estimate", 3, signal.SIGHUP),
-        (["compare", *ECHO, "--seeds", "1"], "marft.commands.compare:play_held_out", 1, signal.SIGTERM),
+        (["compare", *ECHO, "--seeds", "1"], "marft.commands.compare:evaluate_run", 1, signal.SIGTERM),
     ],
     ids=["eval", "eval, SIGTERM", "eval, SIGHUP", "compare", "compare, SIGHUP", "vote, SIGTERM"],
 )

@@ -91,7 +91,7 @@ def trap(where: str, nth: int) -> Callable[[], None]:
 
 
 POINTS = {
-    "before the first evaluation": ("marft.evaluation.held_out:evaluate", 1),
+    "before the first evaluation": ("marft.evaluation.held_out:evaluate_held_out", 1),
     "between the first transcripts and their figures": ("marft.runs.directory:RunDirectory.write_summary", 1),
     "in the first save": ("marft.training.checkpoint:save_adapter", 2),
     "after the first rollout": ("marft.training.trainer:Trainer.estimate", 1),
@@ -101,7 +101,7 @@ POINTS = {
     "before the manifest of a save": ("marft.runs.checkpoints:seal", 2),
     "before a save is published": ("marft.runs.checkpoints:Checkpoints._publish", 3),
     "before an old checkpoint goes": ("marft.runs.checkpoints:Checkpoints._delete", 1),
-    "before the last evaluation": ("marft.evaluation.held_out:evaluate", 2),
+    "before the last evaluation": ("marft.evaluation.held_out:evaluate_held_out", 2),
     "between the last transcripts and their figures": ("marft.runs.directory:RunDirectory.write_summary", 2),
     "before the last word": ("marft.training.trainer:Trainer.summarise", 1),
 }

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marft.training.schedule import Mode, Steps, plays
+from marft.training.schedule import Mode, Steps, schedule_plays
 
 TRIO = ("a", "b", "c")
 teams = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=8, unique=True)
@@ -16,7 +16,7 @@ seeds = st.integers(0, 2**63 - 1)
 
 
 def at(mode: Mode, adapters: tuple[str, ...] = TRIO, *, iteration: int = 0, interval: int = 1, seed: int = 0) -> object:
-    return plays(mode, adapters, iteration=iteration, interval=interval, seed=seed)
+    return schedule_plays(mode, adapters, iteration=iteration, interval=interval, seed=seed)
 
 
 def test_joint_is_one_play_after_which_all_learn_at_once() -> None:
@@ -27,7 +27,7 @@ def test_joint_is_one_play_after_which_all_learn_at_once() -> None:
 
 def learner_of(iteration: int, interval: int, adapters: tuple[str, ...] = TRIO) -> str:
     """Who learns under `alternate`: one play, one step, one adapter."""
-    [[step]] = plays("alternate", adapters, iteration=iteration, interval=interval, seed=iteration)
+    [[step]] = schedule_plays("alternate", adapters, iteration=iteration, interval=interval, seed=iteration)
     [name] = step
     return name
 
@@ -42,13 +42,13 @@ def test_alternate_stays_with_an_adapter_for_its_interval() -> None:
 
 
 def test_sequential_is_one_play_and_one_step_after_the_other() -> None:
-    [steps] = plays("sequential", TRIO, iteration=0, interval=1, seed=5)
+    [steps] = schedule_plays("sequential", TRIO, iteration=0, interval=1, seed=5)
     assert all(len(step) == 1 for step in steps)
     assert Counter(steps) == Counter(map(frozenset, TRIO))
 
 
 def test_resample_plays_anew_for_every_adapter() -> None:
-    found = plays("resample", TRIO, iteration=0, interval=1, seed=5)
+    found = schedule_plays("resample", TRIO, iteration=0, interval=1, seed=5)
     assert all(len(steps) == 1 for steps in found)
     assert Counter(steps[0] for steps in found) == Counter(map(frozenset, TRIO))
 
@@ -63,16 +63,16 @@ def order_of(mode: Mode, found: tuple[Steps, ...]) -> list[str]:
 def test_every_adapter_comes_once_in_an_order_of_the_seed_alone(
     mode: Mode, team: list[str], iteration: int, interval: int, seed: int
 ) -> None:
-    order = order_of(mode, plays(mode, team, iteration=iteration, interval=interval, seed=seed))
+    order = order_of(mode, schedule_plays(mode, team, iteration=iteration, interval=interval, seed=seed))
     assert sorted(order) == sorted(team)
-    assert order == order_of(mode, plays(mode, team, iteration=0, interval=1, seed=seed))
+    assert order == order_of(mode, schedule_plays(mode, team, iteration=0, interval=1, seed=seed))
 
 
 @pytest.mark.parametrize("mode", ["sequential", "resample"])
 def test_all_orders_come_about_equally_often(mode: Mode) -> None:
     """Nobody is always first: over many seeds each of the six orders has its share."""
     orders = Counter(
-        tuple(order_of(mode, plays(mode, TRIO, iteration=0, interval=1, seed=seed))) for seed in range(600)
+        tuple(order_of(mode, schedule_plays(mode, TRIO, iteration=0, interval=1, seed=seed))) for seed in range(600)
     )
     assert len(orders) == 6
     assert min(orders.values()) > 60

@@ -15,7 +15,7 @@ import pytest
 
 from marft.config import load_config
 from marft.runs.transcripts import Said, Transcript
-from marft.training.tracking import TensorBoard, flatten, trackers
+from marft.training.tracking import TensorBoard, flatten, open_trackers
 from marft.types import MarftError
 
 
@@ -56,14 +56,14 @@ def test_tensorboard_reads_what_was_logged_before_the_close(tmp_path: Path) -> N
 
 def test_tensorboard_goes_on_after_a_resume(tmp_path: Path) -> None:
     config = load_config("duo")
-    (first,) = trackers(config, tmp_path)
+    (first,) = open_trackers(config, tmp_path)
     for iteration in (1, 2, 3):
         first.log(iteration, {"reward": 0.25})
     first.close()
     (torn,) = (tmp_path / "tensorboard").iterdir()
     with torn.open("ab") as file:
         file.write(b"\x20\0\0\0\0\0\0\0\x01")  # the start of a record, as a kill leaves it
-    (second,) = trackers(config, tmp_path, resumed=1)
+    (second,) = open_trackers(config, tmp_path, resumed=1)
     second.log(2, {"reward": 0.5})
     second.close()
     assert scalars(tmp_path / "tensorboard", "reward") == [(1, 0.25), (2, 0.5)]
@@ -142,7 +142,7 @@ class Service(ModuleType):
 def test_services_get_a_table_of_transcripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     service = Service(name)
     monkeypatch.setitem(sys.modules, name, service)
-    (tracker,) = trackers(load_config("duo", ["track.tensorboard=false", f"track.{name}=maths"]), tmp_path)
+    (tracker,) = open_trackers(load_config("duo", ["track.tensorboard=false", f"track.{name}=maths"]), tmp_path)
     tracker.show(2, [TRANSCRIPT])
     [(logged, step)] = [arguments for call, arguments in service.calls if call == "log"]
     [row] = logged["episodes"].rows
@@ -159,7 +159,7 @@ def test_service_gets_each_iteration_and_resumes_the_same_run(
     monkeypatch.setitem(sys.modules, name, service)
     config = load_config("duo", ["track.tensorboard=false", f"track.{name}=maths"])
     for iteration in (1, 2):
-        (tracker,) = trackers(config, tmp_path)
+        (tracker,) = open_trackers(config, tmp_path)
         tracker.log(iteration, {"reward": 0.5})
         tracker.close()
     assert [call for call, _ in service.calls] == ["init", "log", "finish"] * 2
@@ -172,7 +172,7 @@ def test_service_gets_each_iteration_and_resumes_the_same_run(
         ({"reward": 0.5}, 2),
     ]
     (tmp_path / "other" / tmp_path.name).mkdir(parents=True)
-    trackers(config, tmp_path / "other" / tmp_path.name)
+    open_trackers(config, tmp_path / "other" / tmp_path.name)
     other = service.calls[-1][1]
     key = "id" if name == "wandb" else "name"
     assert other[key] != first[key]
@@ -187,7 +187,7 @@ def test_wandb_refusing_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(service, "init", refuse)
     monkeypatch.setitem(sys.modules, "wandb", service)
     with pytest.raises(MarftError) as error:
-        trackers(load_config("duo", ["track.wandb=maths"]), tmp_path)
+        open_trackers(load_config("duo", ["track.wandb=maths"]), tmp_path)
     assert str(error.value) == "track.wandb: api_key not configured (no-tty); fix it or drop track.wandb"
 
 
@@ -195,12 +195,12 @@ def test_wandb_refusing_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_missing_package_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MarftError) as error:
-        trackers(load_config("duo", [f"track.{name}=maths"]), tmp_path)
+        open_trackers(load_config("duo", [f"track.{name}=maths"]), tmp_path)
     assert str(error.value) == f"track.{name} needs the package {name}: pip install 'marft[track]'"
 
 
 def test_nothing_asked_nothing_made(tmp_path: Path) -> None:
-    assert trackers(load_config("duo", ["track.tensorboard=false"]), tmp_path) == []
+    assert open_trackers(load_config("duo", ["track.tensorboard=false"]), tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 
 

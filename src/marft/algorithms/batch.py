@@ -83,6 +83,7 @@ class Batch:
 
     @cached_property
     def starts_K(self) -> Tensor:
+        """Where each turn's tokens begin among the N."""
         return self.length_K.cumsum(0) - self.length_K
 
     @property
@@ -100,18 +101,22 @@ class Batch:
 
     @property
     def task_K(self) -> Tensor:
+        """Each turn's task, numbered as in `task_E`."""
         return self.task_E[self.episode_K]
 
     @cached_property
     def prompts(self) -> list[tuple[int, ...]]:
+        """Each turn's prompt as token ids."""
         return split_ids(self.prompt_ids, self.prompt_length_K)
 
     @cached_property
     def completions(self) -> list[tuple[int, ...]]:
+        """Each turn's generated token ids."""
         return split_ids(self.tokens_N, self.length_K)
 
     @cached_property
     def states(self) -> list[tuple[int, ...]]:
+        """Each turn's central state as token ids; empty where no critic reads it."""
         return split_ids(self.state_ids, self.state_length_K)
 
     @property
@@ -122,6 +127,7 @@ class Batch:
         return {e: (critic, states[e]) for e, critic in judges if critic is not None}
 
     def member(self, k: int) -> Member:
+        """Who took turn `k`."""
         return self.members[int(self.agent_K[k])]
 
     @property

@@ -35,7 +35,7 @@ def step_discounted(episode: Episode, *, beta: float) -> RewardStream:
     """
     following = [*(turn.step for turn in episode.turns[1:]), "next"]
     return RewardStream(
-        rewards=on_the_last(episode), discounts=tuple(beta if step == "next" else 1.0 for step in following)
+        rewards=reward_on_last_turn(episode), discounts=tuple(beta if step == "next" else 1.0 for step in following)
     )
 
 
@@ -45,7 +45,7 @@ def per_step(episode: Episode, *, gamma: float) -> RewardStream:
     γ is for every turn of an agent; what no agent said passes no time, and belongs to the turn before it.
     """
     following = [*(turn.step for turn in episode.turns[1:]), "next"]
-    own, team = own_rewards(episode), on_the_last(episode)
+    own, team = own_rewards(episode), reward_on_last_turn(episode)
     return RewardStream(
         rewards=own if episode.reward.itemised else tuple(a + b for a, b in zip(own, team, strict=True)),
         discounts=tuple(1.0 if step == "none" else gamma for step in following),
@@ -83,10 +83,11 @@ def players_of(episode: Episode) -> tuple[str, ...]:
 
 
 def own_rewards(episode: Episode) -> tuple[float, ...]:
+    """The environment's reward of each turn; 0 where it gave none."""
     return tuple(episode.reward.turns.get(k, 0.0) for k in range(len(episode.turns)))
 
 
-def on_the_last(episode: Episode) -> tuple[float, ...]:
+def reward_on_last_turn(episode: Episode) -> tuple[float, ...]:
     """The team's reward on the last turn, 0 before."""
     return (*(0.0 for _ in episode.turns[1:]), episode.reward.team) if episode.turns else ()
 

@@ -22,6 +22,7 @@ class DrGrpo(Algorithm):
     name: Literal["dr_grpo"] = "dr_grpo"
 
     def estimate(self, batch: Batch, scores: Scores) -> Estimate:
+        """Scores less their group's mean, not divided by its deviation."""
         from marft.algorithms.advantages import centred
         from marft.algorithms.grouped import estimate_from_groups
 

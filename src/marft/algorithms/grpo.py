@@ -25,6 +25,7 @@ class Grpo(Algorithm):
     std_floor: Annotated[float, Field(gt=0)] = 1e-4
 
     def estimate(self, batch: Batch, scores: Scores) -> Estimate:
+        """Advantages (R − mean) / deviation within each group; a group without spread gets 0."""
         from marft.algorithms.advantages import group_relative
         from marft.algorithms.grouped import estimate_from_groups
 

@@ -21,6 +21,7 @@ class Gspo(ActionLevel):
     std_floor: Annotated[float, Field(gt=0)] = 1e-4
 
     def estimate(self, batch: Batch, scores: Scores) -> Estimate:
+        """Advantages (R − mean) / deviation within each group, as GRPO's."""
         from marft.algorithms.advantages import group_relative
         from marft.algorithms.grouped import estimate_from_groups
 

@@ -21,9 +21,11 @@ class MarftAction(GaeConfig, ActionLevel):
 
     @property
     def normalised_by(self) -> Literal["sum", "token", "word"]:
+        """What a turn's log-ratio is divided by: nothing, its tokens or its words."""
         return self.normalise
 
     def estimate(self, batch: Batch, scores: Scores) -> Estimate:
+        """GAE over the turns of each return, whitened by agent if asked for; needs a value of every turn."""
         from marft.algorithms.advantages import action_gae, whiten
         from marft.algorithms.batch import Estimate, to_rows
 

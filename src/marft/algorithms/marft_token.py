@@ -21,6 +21,7 @@ class MarftToken(GaeConfig, Algorithm):
     token_lam: Fraction = 1.0
 
     def estimate(self, batch: Batch, scores: Scores) -> Estimate:
+        """GAE over the tokens of each return, whitened by agent if asked for; needs a value of every token."""
         from marft.algorithms.advantages import token_gae, whiten
         from marft.algorithms.batch import Estimate, to_rows
 

@@ -47,7 +47,7 @@ def find_mismatch(batch: Batch, own_N: Tensor, correction: float | None) -> Mism
     return Mismatch(batch=replace(batch, old_N=own_N), weight_N=weight_N, figures=figures)
 
 
-def over_plays(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def combine_plays(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The figures of several plays together: the largest of the largest, means over all tokens of the rest."""
     total = sum(one["tokens"] for one in found)
     means = {

@@ -19,6 +19,7 @@ class Rae(Algorithm):
     decay: Annotated[float, Field(ge=0, lt=1)] = 0.9
 
     def estimate(self, batch: Batch, scores: Scores) -> Estimate:
+        """Scores less each agent's running baseline, and the baselines after this batch."""
         from marft.algorithms.advantages import running_baseline
         from marft.algorithms.batch import Estimate
 

@@ -19,6 +19,7 @@ class ReinforcePP(Algorithm):
     name: Literal["reinforce++"] = "reinforce++"
 
     def estimate(self, batch: Batch, scores: Scores) -> Estimate:
+        """Scores whitened over the batch, agent by agent."""
         from marft.algorithms.advantages import whiten
         from marft.algorithms.batch import Estimate
 

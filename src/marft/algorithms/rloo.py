@@ -18,6 +18,7 @@ class Rloo(Algorithm):
     name: Literal["rloo"] = "rloo"
 
     def estimate(self, batch: Batch, scores: Scores) -> Estimate:
+        """Each turn's score less the mean of the others in its group."""
         from marft.algorithms.advantages import leave_one_out
         from marft.algorithms.grouped import estimate_from_groups
 

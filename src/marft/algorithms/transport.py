@@ -16,7 +16,7 @@ from marft.algorithms.batch import Batch, Estimate, Member, Scores
 Data = TypeVar("Data", Batch, Scores, Estimate)
 
 
-def tensors_of(data: Batch | Scores | Estimate) -> dict[str, Tensor]:
+def tensor_fields(data: Batch | Scores | Estimate) -> dict[str, Tensor]:
     """Its tensors by the names of their fields. Copies: safetensors refuses two that share memory."""
     found = {field.name: getattr(data, field.name) for field in fields(data)}
     return {
@@ -26,7 +26,7 @@ def tensors_of(data: Batch | Scores | Estimate) -> dict[str, Tensor]:
     }
 
 
-def names_of(data: Batch | Scores | Estimate) -> dict[str, Any]:
+def plain_fields(data: Batch | Scores | Estimate) -> dict[str, Any]:
     """All else, as JSON has it."""
     found = {field.name: getattr(data, field.name) for field in fields(data)}
     return {
@@ -36,12 +36,12 @@ def names_of(data: Batch | Scores | Estimate) -> dict[str, Any]:
     }
 
 
-def pack(data: Batch | Scores | Estimate) -> bytes:
+def to_bytes(data: Batch | Scores | Estimate) -> bytes:
     """The data as bytes."""
-    return save(tensors_of(data), metadata={"data": json.dumps(names_of(data))})
+    return save(tensor_fields(data), metadata={"data": json.dumps(plain_fields(data))})
 
 
-def unpack(kind: type[Data], packed: bytes) -> Data:
+def from_bytes(kind: type[Data], packed: bytes) -> Data:
     """The data again."""
     header = json.loads(packed[8 : 8 + int.from_bytes(packed[:8], "little")])
     names: Mapping[str, Any] = json.loads(header["__metadata__"]["data"])

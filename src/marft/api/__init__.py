@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from marft.api.results import CompareResults, EvalResults, Summary
-from marft.api.settings import AgentSettings, EnvSettings, WorkflowSettings, asked_for
+from marft.api.settings import AgentSettings, EnvSettings, WorkflowSettings, collect_settings
 from marft.api.team import Team
-from marft.references import given
+from marft.references import bind_references
 from marft.threads import rest_soon
 from marft.types import Episode, MarftError, Task
 
@@ -42,24 +42,25 @@ def train(
     config: there `env`, `workflow` and `agents` give what only Python code knows, and must be what the run was made with.
     """
     rest_soon()
-    asked = asked_for(settings, env=env, workflow=workflow, agents=agents)
+    asked = collect_settings(settings, env=env, workflow=workflow, agents=agents)
     if at is not None and not resume:
         raise MarftError("at goes with resume=True: it names the checkpoint to go back to")
     if resume and (run is None or source is not None):
         raise MarftError("resume=True takes run=DIR, and not a recipe or a file: it goes on with that run's config")
-    with given(asked.things):
+    with bind_references(asked.things):
         config = None if resume else asked.config(source)  # before the heavy imports: a typo is answered at once
-        from marft.terminal.display import starting
+        from marft.terminal.display import start_display
 
-        with starting() as display:
-            from marft.commands.train import next_path, resume_run, start_run
+        with start_display() as display:
+            from marft.commands.train import next_run_path, resume_run, start_run
 
             if config is None:
                 return as_summary(resume_run(Path(str(run)), asked.settings, at, display))
-            return as_summary(start_run(config, Path(run) if run else next_path(str(source or "duo")), display))
+            return as_summary(start_run(config, Path(run) if run else next_run_path(str(source or "duo")), display))
 
 
 def as_summary(found: dict[str, Any]) -> Summary:
+    """The same mapping, typed."""
     summary: Summary = found  # type: ignore[assignment]  # a file's content, which has these keys
     return summary
 
@@ -79,10 +80,10 @@ def load(
     checkpoint to take, by default the newest. Close the team when it is no longer needed, or use `with`.
     """
     rest_soon()
-    asked = asked_for(settings, env=env, workflow=workflow, agents=agents)
-    from marft.terminal.display import starting
+    asked = collect_settings(settings, env=env, workflow=workflow, agents=agents)
+    from marft.terminal.display import start_display
 
-    with given(asked.things), starting(stderr=True) as display:
+    with bind_references(asked.things), start_display(stderr=True) as display:
         from marft.training.loading import is_run, load_new_team, load_trained_team
 
         if is_run(str(source)):
@@ -145,13 +146,13 @@ def compare(
     other arguments are those of `train`. `run` is the comparison's folder; one that exists goes on.
     """
     rest_soon()
-    asked = asked_for(settings, env=env, workflow=workflow, agents=agents)
-    with given(asked.things):
-        from marft.evaluation.comparison.cells import ask
+    asked = collect_settings(settings, env=env, workflow=workflow, agents=agents)
+    with bind_references(asked.things):
+        from marft.evaluation.comparison.cells import make_question
 
-        question = ask(asked.config(source), seeds=seeds, single=single, frozen=frozen)
+        question = make_question(asked.config(source), seeds=seeds, single=single, frozen=frozen)
         from marft.commands.compare import compare
-        from marft.commands.train import next_path
+        from marft.commands.train import next_run_path
 
-        path = Path(run) if run else next_path(f"compare-{Path(source or 'duo').name}")
+        path = Path(run) if run else next_run_path(f"compare-{Path(source or 'duo').name}")
         return CompareResults(path=path, report=compare(question, path))

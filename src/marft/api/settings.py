@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from marft.envs.base import Environment
-from marft.references import name_of, numbered
+from marft.references import name_of, numbered_name
 from marft.types import MarftError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ AgentSettings: TypeAlias = str | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PythonSettings:
     """Settings as a file has them, and by their names the things that only Python code has."""
 
     settings: Mapping[str, Any]  # `agents` among the team's
@@ -38,9 +38,9 @@ class Asked:
         return parse(merge_settings(below, self.settings))
 
 
-def asked_for(
+def collect_settings(
     settings: Mapping[str, Any], *, env: EnvSettings | None, workflow: Any, agents: Mapping[str, AgentSettings] | None
-) -> Asked:
+) -> PythonSettings:
     """`settings` are sections of the config; the others stand for parts of them."""
     things: dict[str, Any] = {}
     sections = dict(settings)
@@ -57,7 +57,7 @@ def asked_for(
     if isinstance(benchmarks, Mapping):
         named = {name: env_settings(each, f"eval.benchmarks.{name}", things) for name, each in benchmarks.items()}
         sections["eval"] = {**sections["eval"], "benchmarks": named}
-    return Asked(settings=sections, agents=agents is not None, things=things)
+    return PythonSettings(settings=sections, agents=agents is not None, things=things)
 
 
 def env_settings(env: Any, key: str, things: dict[str, Any]) -> Any:
@@ -72,6 +72,7 @@ def env_settings(env: Any, key: str, things: dict[str, Any]) -> Any:
 
 
 def env_name(env: Any, key: str, things: dict[str, Any]) -> Any:
+    """A class as its name; raises a MarftError for anything that is neither a class nor a name."""
     if isinstance(env, Environment):
         kind = type(env).__name__
         raise MarftError(
@@ -79,44 +80,47 @@ def env_name(env: Any, key: str, things: dict[str, Any]) -> Any:
             "worker process makes its own"
         )
     if isinstance(env, type) and issubclass(env, Environment):
-        return keep(env, things)
+        return register_thing(env, things)
     if not isinstance(env, str):
         raise MarftError(f"{key}: give a name or a subclass of marft.Environment, not {type(env).__name__}")
     return env
 
 
 def team_settings(team: Mapping[str, Any], things: dict[str, Any]) -> dict[str, Any]:
+    """The team's section with workflow and scripts as names."""
     said = dict(team)
     if "workflow" in said and not isinstance(said["workflow"], str):
         from marft.game.workflows import check_workflow
 
         check_workflow(said["workflow"], "workflow")
-        said["workflow"] = keep(said["workflow"], things)
+        said["workflow"] = register_thing(said["workflow"], things)
     if isinstance(said.get("agents"), Mapping):
         said["agents"] = {name: agent_settings(agent, name, things) for name, agent in said["agents"].items()}
     return said
 
 
 def agent_settings(agent: Any, name: str, things: dict[str, Any]) -> Any:
+    """An agent's settings with its script as a name."""
     script = agent.get("script") if isinstance(agent, Mapping) else None
     if script is None or isinstance(script, str):
         return agent
     if not callable(script):
         raise MarftError(f"team.agents.{name}.script: give a function of the messages it sees, or its name")
-    return {**agent, "script": keep(script, things)}
+    return {**agent, "script": register_thing(script, things)}
 
 
-def keep(thing: Any, things: dict[str, Any]) -> str:
+def register_thing(thing: Any, things: dict[str, Any]) -> str:
     """Its name, by which it is kept. What one function made several of, or lambdas, are numbered in their order."""
     own = name = name_of(thing)
     number = 1
     while things.setdefault(name, thing) != thing:
         number += 1
-        name = numbered(own, number)
+        name = numbered_name(own, number)
     return name
 
 
 def check_plain(value: Any, key: str) -> None:
+    """Raise a MarftError where a setting could not be written to YAML."""
     match value:
         case None | bool() | int() | float() | str():
             return

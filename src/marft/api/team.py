@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from marft.api.results import EvalResults
 from marft.envs.base import Split
-from marft.references import given
+from marft.references import bind_references
 from marft.types import Episode, MarftError, Reward, Task
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Team:
     def play(self, task: int | str | Task = 0, *, prompt: str | None = None, sample: int = 0) -> Episode:
         """One episode: on the held-out task of that number or id, on a task of the environment's, or on a `prompt` of yours.
 
-        Samples differ in their luck alone. What fails does not raise: `ended` is `"failed"`, and `error` says why. An
+        Samples differ in their seeds alone. What fails does not raise: `ended` is `"failed"`, and `error` says why. An
         episode on a prompt of yours is not graded: its reward is NaN.
         """
         from marft.commands.play import play_task
@@ -62,19 +62,19 @@ class Team:
         team's. `run` is the evaluation's folder, by default the first free of `runs/eval-SOURCE-1`, …; one that exists
         goes on.
         """
-        from marft.api.settings import asked_for
-        from marft.commands.train import next_path
+        from marft.api.settings import collect_settings
+        from marft.commands.train import next_run_path
         from marft.config import merge_settings, parse
-        from marft.evaluation.measuring import measure
+        from marft.evaluation.evaluate import evaluate_benchmarks
         from marft.runs.lock import Lock
         from marft.terminal.display import Display
 
         parts = self._open
-        asked = asked_for({"eval": settings}, env=None, workflow=None, agents=None)
+        asked = collect_settings({"eval": settings}, env=None, workflow=None, agents=None)
         config = parse(merge_settings(self.config.model_dump(mode="json"), asked.settings))
-        path = Path(run) if run else next_path(f"eval-{Path(self._source).name}")
-        with given({**self._things, **asked.things}), Lock(path), Display() as display:
-            results = measure(config, parts, path, display)
+        path = Path(run) if run else next_run_path(f"eval-{Path(self._source).name}")
+        with bind_references({**self._things, **asked.things}), Lock(path), Display() as display:
+            results = evaluate_benchmarks(config, parts, path, display)
         return EvalResults(path=path, benchmarks={result.name: result for result in results})
 
     def close(self) -> None:

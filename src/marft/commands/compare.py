@@ -13,12 +13,12 @@ from typing import Any
 
 from marft.commands.train import resume_run, start_run
 from marft.config import Config
-from marft.evaluation.comparison.cells import config_of, vote_config, votes_for
+from marft.evaluation.comparison.cells import cell_config, vote_config, vote_count
 from marft.evaluation.comparison.folder import PLOT, TABLE, Cell, Comparison, Question
-from marft.evaluation.comparison.plot import draw
-from marft.evaluation.comparison.report import Report, columns, make_report, markdown
+from marft.evaluation.comparison.plot import draw_plot
+from marft.evaluation.comparison.report import Report, make_report, report_markdown, table_columns
 from marft.evaluation.failures import Tolerance
-from marft.evaluation.held_out import evaluate
+from marft.evaluation.held_out import evaluate_held_out
 from marft.evaluation.settings import eval_settings
 from marft.files import Damaged
 from marft.rollouts.event_loop import one_loop
@@ -27,7 +27,7 @@ from marft.runs.directory import SUMMARY, RunDirectory
 from marft.runs.export import checkpoint_folder
 from marft.runs.lock import Lock
 from marft.terminal.console import make_table
-from marft.terminal.display import Display, shown
+from marft.terminal.display import Display, ensure_display
 from marft.training.build import assemble
 from marft.training.checkpoint import load_adapters
 from marft.training.loading import check_base
@@ -40,15 +40,16 @@ WIDE = 110  # columns of a terminal
 def compare(question: Question, path: Path, display: Display | None = None) -> Report:
     """Every cell that is still missing, then the table, the plot and the verdict."""
     require_trackers(question.config)
-    with Lock(path), one_loop(), shown(display) as showing:
+    with Lock(path), one_loop(), ensure_display(display) as showing:
         try:
-            return answer(question, path, showing)
+            return run_comparison(question, path, showing)
         except KeyboardInterrupt:  # of a cell, which has named itself
             again = f"the same question goes on there: --run {quote(str(path))}"
             raise Interrupted(f"interrupted; what was done in {path} is kept; {again}") from None
 
 
-def answer(question: Question, path: Path, display: Display) -> Report:
+def run_comparison(question: Question, path: Path, display: Display) -> Report:
+    """Run all missing cells, write the report and print it."""
     comparison = Comparison.begin(path, question)
     display.say(f"comparison in {path}; should it be stopped, the same command with --run {quote(str(path))} goes on")
     first = question.config.seed
@@ -58,18 +59,18 @@ def answer(question: Question, path: Path, display: Display) -> Report:
         if comparison.find(name, seed):
             display.say(f"{title}; done before")
             continue
-        display.say(f"{title}; {means(comparison, name, seed)}")
+        display.say(f"{title}; {describe_budget(comparison, name, seed)}")
         comparison.add(make_cell(comparison, name, seed, display))
         gc.collect()  # the models of two cells need not fit into memory together
     report = make_report(question, comparison.cells)
     display.begin("drawing the plot")
-    publish(comparison, report)
+    write_report(comparison, report)
     display.rest()
-    show(display, report, path)
+    print_report(display, report, path)
     return report
 
 
-def means(comparison: Comparison, name: str, seed: int) -> str:
+def describe_budget(comparison: Comparison, name: str, seed: int) -> str:
     """What a cell has to spend."""
     match name:
         case "team":
@@ -81,6 +82,7 @@ def means(comparison: Comparison, name: str, seed: int) -> str:
 
 # --- cells -----------------------------------------------------------------------------------------------------------
 def make_cell(comparison: Comparison, name: str, seed: int, display: Display) -> Cell:
+    """Train or evaluate one cell."""
     match name:
         case "untuned":
             return untuned_cell(comparison, seed)
@@ -90,18 +92,19 @@ def make_cell(comparison: Comparison, name: str, seed: int, display: Display) ->
 
 
 def trained_cell(comparison: Comparison, name: str, seed: int, display: Display) -> Cell:
+    """A cell with a run of its own, started or resumed; its budget is what the team's run generated."""
     budget = 1 if name == "team" else comparison.get("team", seed).tokens_generated
-    config = config_of(comparison.question, name, seed=seed, budget=budget)
-    run = comparison.run(name, seed)
+    config = cell_config(comparison.question, name, seed=seed, budget=budget)
+    run = comparison.run_path(name, seed)
     try:
-        summary = train(config, run, display)
+        summary = train_cell(config, run, display)
     except Collapse as error:  # its own advice would make it another run than the one that is compared
         raise Collapse(
             f"{name}, seed {seed}: {str(error).partition(' Nothing already')[0]} Compare again in another --run, with a "
             "lower optimizer.lr or train.on_collapse=back"
         ) from error
     return replace(
-        cell_of(name, seed, summary["after"]),
+        cell_from_row(name, seed, summary["after"]),
         tokens_generated=summary["tokens"]["generated"],
         tokens_trained=summary["tokens"]["trained"],
         iterations=summary["iterations"],
@@ -111,22 +114,22 @@ def trained_cell(comparison: Comparison, name: str, seed: int, display: Display)
 
 def untuned_cell(comparison: Comparison, seed: int) -> Cell:
     """The team's run knows how well it did before training."""
-    run = RunDirectory.open(comparison.run("team", seed))
+    run = RunDirectory.open(comparison.run_path("team", seed))
     summary = run.summary() or {}
     if "before" not in summary:
         raise Damaged(run.path / SUMMARY, "has no evaluation before training")
-    return cell_of("untuned", seed, summary["before"])
+    return cell_from_row("untuned", seed, summary["before"])
 
 
 def vote_cell(comparison: Comparison, seed: int, display: Display) -> Cell:
     """The trained single agent; what its training cost is the vote's cost too."""
     team, single = comparison.get("team", seed), comparison.get("single", seed)
-    run = RunDirectory.open(comparison.run("single", seed))
-    votes = votes_for(team.tokens_per_task, single.tokens_per_task)
+    run = RunDirectory.open(comparison.run_path("single", seed))
+    votes = vote_count(team.tokens_per_task, single.tokens_per_task)
     started = time.perf_counter()
-    row = play_held_out(vote_config(run.config(), votes), run, display)
+    row = evaluate_run(vote_config(run.config(), votes), run, display)
     return replace(
-        cell_of("vote", seed, row),
+        cell_from_row("vote", seed, row),
         tokens_generated=single.tokens_generated,
         tokens_trained=single.tokens_trained,
         iterations=single.iterations,
@@ -135,7 +138,7 @@ def vote_cell(comparison: Comparison, seed: int, display: Display) -> Cell:
     )
 
 
-def cell_of(name: str, seed: int, row: Mapping[str, Any]) -> Cell:
+def cell_from_row(name: str, seed: int, row: Mapping[str, Any]) -> Cell:
     """What an evaluation says of a cell; costs are filled in by who knows them."""
     interval = row.get("accuracy_ci95")
     return Cell(
@@ -145,17 +148,17 @@ def cell_of(name: str, seed: int, row: Mapping[str, Any]) -> Cell:
     )  # fmt: skip
 
 
-def train(config: Config, path: Path, display: Display) -> dict[str, Any]:
+def train_cell(config: Config, path: Path, display: Display) -> dict[str, Any]:
     """The run's summary: of a new run, or of one that goes on, if there is anything left to do."""
     run = RunDirectory(path)
     if not run.exists():
         return start_run(config, path, display=display)
     if first_difference(run.config(), config):
-        raise MarftError(run.taken(config))
+        raise MarftError(run.taken_message(config))
     return resume_run(path, [], display=display)
 
 
-def play_held_out(config: Config, run: RunDirectory, display: Display) -> Mapping[str, Any]:
+def evaluate_run(config: Config, run: RunDirectory, display: Display) -> Mapping[str, Any]:
     """An evaluation as `marft eval` does it, with the adapters of a run."""
     saved = checkpoint_folder(run, None)
     parts = assemble(config, saved=saved, status=display)
@@ -164,23 +167,23 @@ def play_held_out(config: Config, run: RunDirectory, display: Display) -> Mappin
     display.begin("evaluating", unit="episodes")
     with parts.runner.host:
         tolerance = Tolerance(share=config.train.failures, remedy="mend it, then give the same command with --run DIR")
-        return evaluate(parts.runner, eval_settings(config), config.seed, parts.lockstep, tolerance=tolerance)
+        return evaluate_held_out(parts.runner, eval_settings(config), config.seed, parts.lockstep, tolerance=tolerance)
 
 
 # --- the answer ------------------------------------------------------------------------------------------------------
-def publish(comparison: Comparison, report: Report) -> None:
+def write_report(comparison: Comparison, report: Report) -> None:
     """Into the comparison's folder."""
     config = comparison.question.config
     title = f"Is the team worth it? {config.env.name} with {config.model}"
-    comparison.write(PLOT, draw(report, title))
-    comparison.write(TABLE, markdown(report, title).encode())
+    comparison.write(PLOT, draw_plot(report, title))
+    comparison.write(TABLE, report_markdown(report, title).encode())
     comparison.save(asdict(report))
 
 
-def show(display: Display, report: Report, path: Path) -> None:
+def print_report(display: Display, report: Report, path: Path) -> None:
     """Where the terminal is narrow, without the costs that come last."""
     console = display.console
-    found = list(columns(report).items())[: None if console.width >= WIDE else 5]
+    found = list(table_columns(report).items())[: None if console.width >= WIDE else 5]
     table = make_table([name for name, _ in found], whole=[i < 3 for i in range(len(found))])  # intervals stay whole
     for line in report.lines:
         table.add_row(*(cell(line) for _, cell in found))

@@ -11,7 +11,7 @@ from textwrap import indent
 from marft.config import Config
 from marft.envs.base import Split
 from marft.envs.hosting import Host
-from marft.evaluation.benchmarks import tasks_there
+from marft.evaluation.benchmarks import read_held_out_tasks
 from marft.evaluation.settings import benchmarks_of
 from marft.files import is_folder
 from marft.game.lockstep import Lockstep
@@ -23,8 +23,7 @@ from marft.rollouts.event_loop import run_async
 from marft.rollouts.runner import EpisodeRunner, Start
 from marft.terminal import say
 from marft.terminal.status import Status
-from marft.training.build import adapter_of, adapter_spec, base_names, model_of, open_host, seat_agent
-from marft.training.limits import describe_limits
+from marft.training.build import adapter_of, adapter_spec, base_names, describe_limits, make_agent, model_of, open_host
 from marft.types import Completion, Episode, MarftError, Request, Turn
 
 FIRST: dict[str, Split] = {"first task for training": "train", "first held-out task": "test"}
@@ -39,6 +38,7 @@ class StandIn:
         self.encode, self.decisions, self.usual = encode, decisions, f"(what {name} says)"
 
     async def generate(self, request: Request) -> Completion:
+        """The next fixed text, without tokens or log-probs."""
         text = next(self.decisions, self.usual)
         return Completion(text=text, token_ids=(), logprobs=(), finish="stop", version=0)
 
@@ -59,23 +59,24 @@ def dry_run(config: Config, status: Status | None = None) -> None:
         for name in base_names(config):
             status.begin(f"reading the tokenizer of {name}")
             readers[name] = read_model(name)
-        team = {name: stand_in(config, name, readers, lockstep) for name in config.team.agents}
+        team = {name: make_stand_in(config, name, readers, lockstep) for name in config.team.agents}
         runner = EpisodeRunner(team=team, host=host, workflow=workflow)
         [episode] = run_async(runner.episodes([Start(task=train[0], sample=0)], f"{config.seed}/dry"))
         others = [
-            f"benchmark  {name}: {len(tasks_there(name, env)):,} tasks" for name, env in benchmarks_of(config).items()
+            f"benchmark  {name}: {len(read_held_out_tasks(name, env)):,} tasks"
+            for name, env in benchmarks_of(config).items()
         ]
         status.rest()
-        for line in (*essentials(config, readers, host, episode, team), *others, ""):
+        for line in (*describe_run(config, readers, host, episode, team), *others, ""):
             say(line)
         for what, split in FIRST.items() if config.eval.tasks else [*FIRST.items()][:1]:
             task = host.tasks(split)[0]
             say(f"{what} ({task.id}):\n{indent(task.prompt, MARGIN)}\n")
     for turn in episode.turns:
-        tell(turn, config, readers)
+        print_turn(turn, config, readers)
     if episode.error:
         raise MarftError(f"the episode failed: {episode.error}", episode.trace)
-    say(f"the environment: {verdict(episode)}\ndry run: nothing was trained or written")
+    say(f"the environment: {describe_outcome(episode)}\ndry run: nothing was trained or written")
 
 
 # --- resolving -------------------------------------------------------------------------------------------------------
@@ -88,17 +89,17 @@ def check_adapters(config: Config) -> None:
             adapter_spec(config, adapter, agent, None)
 
 
-def stand_in(config: Config, name: str, readers: Mapping[str, Reader], lockstep: Lockstep) -> Agent:
-    """The agent as it would be seated, with another voice; a script speaks for itself."""
-    told = decisions(config, name)
+def make_stand_in(config: Config, name: str, readers: Mapping[str, Reader], lockstep: Lockstep) -> Agent:
+    """The agent as in a run, but with an engine that says fixed texts; a script speaks for itself."""
+    told = scripted_decisions(config, name)
     engines = {model: StandIn(name, reader.encode, told) for model, reader in readers.items()}
-    agent = seat_agent(config, name, engines, lockstep)
+    agent = make_agent(config, name, engines, lockstep)
     if config.team.agents[name].kind != "remote":
         return agent
     return replace(agent, voice=StandIn(name, agent.voice.encode, told))
 
 
-def decisions(config: Config, name: str) -> Iterator[str]:
+def scripted_decisions(config: Config, name: str) -> Iterator[str]:
     """An orchestrator calls everybody once, and is done; others have nothing to decide."""
     boss, *workers = config.team.agents
     if config.team.workflow != "orchestrated" or name != boss:
@@ -107,9 +108,10 @@ def decisions(config: Config, name: str) -> Iterator[str]:
 
 
 # --- telling ---------------------------------------------------------------------------------------------------------
-def essentials(
+def describe_run(
     config: Config, readers: Mapping[str, Reader], host: Host, episode: Episode, team: Mapping[str, Agent]
 ) -> Iterator[str]:
+    """A line each for models, environment, team, algorithm and the size of an iteration."""
     for name, reader in readers.items():
         yield f"model      {name}: {reader.words:,} tokens in its vocabulary, {reader.longest:,} at most to read and say"
         if line := describe_limits(config, name, reader.longest):
@@ -118,7 +120,7 @@ def essentials(
     held_out = f"{len(host.tasks('test')):,} held out" if config.eval.tasks else "no evaluation"
     sizes = f"{len(host.tasks('train')):,} tasks for training, {held_out}"
     yield f"env        {config.env.name}{settings}: {sizes}"
-    yield f"team       {config.team.workflow}: {', '.join(profile(config, name) for name in config.team.agents)}"
+    yield f"team       {config.team.workflow}: {', '.join(describe_agent(config, name) for name in config.team.agents)}"
     yield (
         f"algorithm  {config.algorithm.name}, credit {config.credit.name}, critic {config.critics}, "
         f"schedule {config.schedule.mode}"
@@ -132,14 +134,16 @@ def essentials(
     )
 
 
-def profile(config: Config, name: str) -> str:
+def describe_agent(config: Config, name: str) -> str:
+    """`solver (64 tokens, uses calculator)`, or an agent's kind where it is not trained."""
     agent = config.team.agents[name]
     told = f"{agent.max_tokens} tokens" if agent.kind == "trained" else agent.kind
     tools = f", uses {' and '.join(agent.tools)}" if agent.tools else ""
     return f"{name} ({told}{tools})"
 
 
-def tell(turn: Turn, config: Config, readers: Mapping[str, Reader]) -> None:
+def print_turn(turn: Turn, config: Config, readers: Mapping[str, Reader]) -> None:
+    """Print one turn: the messages that the agent reads, and what it says."""
     ours = turn.agent in config.team.agents and config.team.agents[turn.agent].kind in ("trained", "frozen")
     count = f" reads {len(turn.prompt_ids):,} tokens" if ours else ""
     if turn.index >= WHOLE:
@@ -153,7 +157,8 @@ def tell(turn: Turn, config: Config, readers: Mapping[str, Reader]) -> None:
         say(f"  note: the model can take in {longest:,} tokens; this turn would fail\n")
 
 
-def verdict(episode: Episode) -> str:
+def describe_outcome(episode: Episode) -> str:
+    """The episode's reward, whether it is right, and how it ended."""
     reward = episode.reward
     right = {None: "", True: ", right", False: ", wrong"}[reward.correct]
     turns = f", of single turns {dict(reward.turns)}" if reward.turns else ""

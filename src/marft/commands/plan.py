@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from marft.commands.dry_run import StandIn
-from marft.commands.train import splits
+from marft.commands.train import needed_splits
 from marft.config import Config
 from marft.engines.local import LocalEngine
 from marft.evaluation.held_out import HeldOut
@@ -53,6 +53,7 @@ class Forecast:
 
     @property
     def iteration(self) -> float:
+        """Seconds of one iteration."""
         return sum(self.seconds.values())
 
     @property
@@ -62,15 +63,21 @@ class Forecast:
 
     @property
     def run(self) -> float:
+        """Seconds of the whole run, with its evaluations."""
         return self.iterations * self.iteration + self.evaluations * self.evaluation
 
 
-class Nobody:
+class SilentWatcher:
     """A watcher that tells nobody: the plan is all there is to say."""
 
-    def evaluated(self, when: str, row: dict[str, Any]) -> None: ...
-    def warned(self, line: str) -> None: ...
-    def iterated(self, row: dict[str, Any], before: float, progress: float) -> None: ...
+    def evaluated(self, when: str, row: dict[str, Any]) -> None:
+        """Nothing is told."""
+
+    def warned(self, line: str) -> None:
+        """Nothing is told."""
+
+    def iterated(self, row: dict[str, Any], before: float, progress: float) -> None:
+        """Nothing is told."""
 
 
 def plan(config: Config, status: Status | None = None) -> Forecast:
@@ -78,25 +85,25 @@ def plan(config: Config, status: Status | None = None) -> Forecast:
     status = status or Status()
     if not config.team.trained:
         raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
-    parts = assemble(config, reads=splits(config), status=status)
+    parts = assemble(config, reads=needed_splits(config), status=status)
     load_initial_adapters(config, parts)
     with one_loop(), closing(parts), parts.runner.host:
-        found = probe(config, parts)
-        lines = list(tell(config, parts, found))
+        found = measure_iteration(config, parts)
+        lines = list(describe_forecast(config, parts, found))
     status.rest()
     for line in lines:
         say(line)
     return found
 
 
-def probe(config: Config, parts: Assembly) -> Forecast:
+def measure_iteration(config: Config, parts: Assembly) -> Forecast:
     """One iteration as a run has it, after the critics' warm-up. A remote model is not asked: somebody else speaks for it."""
     team = {name: without_remote(config, agent) for name, agent in parts.runner.team.items()}
     parts = replace(parts, runner=replace(parts.runner, team=team))
     device = torch.device(parts.device)
-    with tempfile.TemporaryDirectory() as folder, within_memory(device):
+    with tempfile.TemporaryDirectory() as folder, limit_memory(device):
         run = RunDirectory(Path(folder))
-        trainer = Trainer(config, parts, run, HeldOut(config, parts, ""), Nobody())
+        trainer = Trainer(config, parts, run, HeldOut(config, parts, ""), SilentWatcher())
         trainer.position = Position(iteration=config.critic.warmup)
         trainer.config = config.model_copy(update={"eval": config.eval.model_copy(update={"every": 0})})
         if device.type == "cuda":
@@ -108,9 +115,9 @@ def probe(config: Config, parts: Assembly) -> Forecast:
     iterations = iterations if budget is None else min(iterations, -(-budget // generated))
     held_out = min(config.eval.tasks, len(parts.runner.host.tasks("test"))) if config.eval.tasks else 0
     return Forecast(
-        weights=sum(weights_of(team) for team in parts.teams),
-        adapters=sum(adapters_of(team, parts.learner.rates) for team in parts.teams),
-        cache=cache_of(config, parts),
+        weights=sum(weight_bytes(team) for team in parts.teams),
+        adapters=sum(adapter_bytes(team, parts.learner.rates) for team in parts.teams),
+        cache=cache_bytes(config, parts),
         peak=peak_memory(device),
         device_memory=device_memory(device),
         tokens=row["tokens"],
@@ -131,7 +138,7 @@ def without_remote(config: Config, agent: Agent) -> Agent:
 
 # --- memory ----------------------------------------------------------------------------------------------------------
 @contextmanager
-def within_memory(device: torch.device) -> Iterator[None]:
+def limit_memory(device: torch.device) -> Iterator[None]:
     """A probe that takes more than the machine has ends in one line. A CPU's process would be killed: it gets a limit."""
     limited = device.type == "cpu" and sys.platform == "linux"
     if limited:
@@ -139,7 +146,7 @@ def within_memory(device: torch.device) -> Iterator[None]:
 
         before = resource.getrlimit(resource.RLIMIT_DATA)
         hard = before[1]
-        limit = data_size() + int(FITS * available_memory())
+        limit = mapped_memory() + int(FITS * available_memory())
         resource.setrlimit(resource.RLIMIT_DATA, (limit if hard < 0 else min(limit, hard), hard))
     try:
         yield
@@ -160,7 +167,7 @@ TOO_LARGE = (
 )
 
 
-def data_size() -> int:
+def mapped_memory() -> int:
     """Bytes that this process has mapped for itself, as RLIMIT_DATA counts them."""
     [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData:")]
     return int(line.split()[1]) << 10
@@ -195,12 +202,12 @@ def device_memory(device: torch.device) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
 
 
-def weights_of(team: TeamModel) -> int:
+def weight_bytes(team: TeamModel) -> int:
     """Bytes of the base."""
     return sum({p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in team.model.parameters()}.values())
 
 
-def adapters_of(team: TeamModel, learning: Collection[str]) -> int:
+def adapter_bytes(team: TeamModel, learning: Collection[str]) -> int:
     """Bytes of the adapters and critics, with gradients and optimizers of those that learn."""
     return sum(
         p.numel() * (TRAINED if name in learning else FROZEN)
@@ -209,7 +216,7 @@ def adapters_of(team: TeamModel, learning: Collection[str]) -> int:
     )
 
 
-def cache_of(config: Config, parts: Assembly) -> int:
+def cache_bytes(config: Config, parts: Assembly) -> int:
     """What the engines hold after a play; vLLM takes its part at once, and a server's is not ours."""
     engine = config.engine
     if engine.name == "vllm":
@@ -219,35 +226,39 @@ def cache_of(config: Config, parts: Assembly) -> int:
 
 
 # --- in words --------------------------------------------------------------------------------------------------------
-def tell(config: Config, parts: Assembly, found: Forecast) -> Iterator[str]:
+def describe_forecast(config: Config, parts: Assembly, found: Forecast) -> Iterator[str]:
     """A short table."""
     count = sum(p.numel() for team in parts.teams for p in team.model.parameters())
     learning = sum(p.numel() for own in parts.learner.adapters().values() for p in own.values())
     rows = "vLLM's part" if config.engine.name == "vllm" else f"keys and values of at most {config.engine.slots:,} rows"
-    whole = f"of {size(found.device_memory)} on {parts.device}" if found.device_memory else ""
+    whole = f"of {format_memory(found.device_memory)} on {parts.device}" if found.device_memory else ""
     yield f"plan       {', '.join(parts.bases)} on {parts.device}; measured on one iteration of {found.episodes:,} episodes"
     yield ""
-    yield f"memory     {'base weights':34}{size(found.weights):>12}   {count:,} parameters"
-    yield line("adapters, gradients, optimizers", size(found.adapters), f"{learning:,} parameters that learn")
-    yield line("engine", size(found.cache), rows)
-    yield line("at its peak, in all", size(found.peak), whole)
+    yield f"memory     {'base weights':34}{format_memory(found.weights):>12}   {count:,} parameters"
+    yield forecast_row(
+        "adapters, gradients, optimizers", format_memory(found.adapters), f"{learning:,} parameters that learn"
+    )
+    yield forecast_row("engine", format_memory(found.cache), rows)
+    yield forecast_row("at its peak, in all", format_memory(found.peak), whole)
     yield ""
     yield f"iteration  {'tokens generated':34}{found.tokens['rollout']:>12,}"
-    yield line("tokens trained", f"{found.tokens['update']:,}", "")
+    yield forecast_row("tokens trained", f"{found.tokens['update']:,}", "")
     for phase, seconds in {**found.seconds, "whole iteration": found.iteration}.items():
-        yield line(f"seconds of {phase}", f"{seconds:,.1f}", "")
+        yield forecast_row(f"seconds of {phase}", f"{seconds:,.1f}", "")
     yield ""
-    yield f"run        {found.iterations} iterations, {found.evaluations} evaluations: about {duration(found.run)}"
+    yield f"run        {found.iterations} iterations, {found.evaluations} evaluations: about {format_seconds(found.run)}"
     if found.peak > FITS * found.device_memory > 0:
-        yield f"it hardly fits: {size(found.peak)} {whole}. Lower train.tokens or engine.slots"
+        yield f"it hardly fits: {format_memory(found.peak)} {whole}. Lower train.tokens or engine.slots"
     yield "nothing was kept or written"
 
 
-def line(name: str, amount: str, note: str) -> str:
+def forecast_row(name: str, amount: str, note: str) -> str:
+    """A row of the table: name, amount aligned to the right, and a note."""
     return f"{'':11}{name:34}{amount:>12}   {note}".rstrip()
 
 
-def size(amount: float) -> str:
+def format_memory(amount: float) -> str:
+    """12000000 → '12 MB'."""
     for unit in ("B", "KB", "MB"):
         if amount < 1000:
             return f"{amount:,.0f} {unit}"
@@ -255,7 +266,8 @@ def size(amount: float) -> str:
     return f"{amount:,.1f} GB"
 
 
-def duration(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
+    """In seconds below two minutes, in minutes below two hours, else in hours."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

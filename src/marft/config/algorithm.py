@@ -52,6 +52,7 @@ class KlConfig(Section):
 
     @model_validator(mode="after")
     def check(self) -> KlConfig:
+        """Raise a ValueError where settings contradict one another or would have no effect."""
         if not self.weight and (self.estimator, self.where, self.target) != ("k3", "loss", None):
             raise ValueError("weight: it is 0, so the KL's other settings would be ignored; give a weight or drop them")
         if self.estimator == "k1" and self.where == "loss":
@@ -96,6 +97,7 @@ class GaeConfig(AlgorithmConfig):
 
     @model_validator(mode="after")
     def check(self) -> GaeConfig:
+        """Raise a ValueError for a setting that would have no effect."""
         if self.huber_delta is not None and self.value_loss != "huber":
             raise ValueError("huber_delta: mse would ignore it; drop it or say algorithm.value_loss=huber")
         return self
@@ -131,6 +133,7 @@ class ScheduleConfig(Section):
 
     @model_validator(mode="after")
     def check(self) -> ScheduleConfig:
+        """Raise a ValueError for settings that belong to another mode."""
         if self.interval is not None and self.mode != "alternate":
             raise ValueError(
                 f"interval: {self.mode} would ignore it, only alternate has it; drop it or say schedule=alternate"

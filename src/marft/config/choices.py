@@ -19,7 +19,7 @@ CHOICES: Mapping[str, tuple[Mapping[str, str], type[Section]]] = {
 BASES = {"algorithm": "marft.algorithms.base:Algorithm", "credit": "marft.rollouts.credit:Credit"}  # of all classes
 
 
-def choice(key: str) -> Callable[[Any], Any]:
+def choice_validator(key: str) -> Callable[[Any], Any]:
     """A validator: plain data below `key` becomes an instance of the class that its `name` chooses."""
     _, base = CHOICES[key]
 

@@ -1,4 +1,4 @@
-"""How a team is evaluated: on which tasks, how often, and with which luck."""
+"""How a team is evaluated: on which tasks, how often, and with which sampling."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ class BenchmarkConfig(Section):
 
 
 class EvalConfig(Section):
+    """On which held-out tasks a team is evaluated, how often, and how it samples there."""
+
     tasks: Annotated[int, Field(ge=0)] = 512  # 0: no evaluation
     every: Annotated[int, Field(ge=0)] = 0  # iterations between evaluations; 0: only before and after
     temperature: Annotated[float, Field(ge=0)] | None = None  # None: each agent's own
@@ -64,6 +66,7 @@ class EvalConfig(Section):
 
     @model_validator(mode="after")
     def check(self) -> EvalConfig:
+        """Raise a ValueError where settings contradict one another."""
         for key in truncations(self.top_p, self.top_k) if self.temperature == 0 else ():
             raise ValueError(f"{key}: temperature 0 takes the likeliest token and would ignore it; drop {key}")
         if self.temperature == 0 and self.samples > 1:

@@ -17,14 +17,14 @@ from marft.config.schema import Config
 from marft.config.section import nearest
 
 
-def explain(error: ValidationError, data: Mapping[str, Any]) -> str:
+def explain_error(error: ValidationError, data: Mapping[str, Any]) -> str:
     """One line for the first mistake in `data`: where it is, what is wrong, what was probably meant."""
-    agents = agents_in(data)
+    agents = agent_names(data)
     found = error.errors()
     # an unknown key is often a misspelt one, which is then missing too
     first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
     path = [str(part) for part in first["loc"] if str(part) != "[key]"]
-    where, given = printable(".".join(path)), said(path, first["input"])
+    where, given = printable_path(".".join(path)), quote_value(path, first["input"])
     but = f", not {given}" if given else ""
     match first["type"]:
         case "extra_forbidden":
@@ -36,7 +36,7 @@ def explain(error: ValidationError, data: Mapping[str, Any]) -> str:
             return f"{where}.name is missing; choose one of {', '.join(CHOICES[where][0])}"
         case "literal_error" if isinstance(first["input"], str):
             allowed = re.findall(r"'([^']*)'", first["ctx"]["expected"])
-            return f"{where}: {said(path, first['input'])} is none of {', '.join(allowed)}" + hint_for_name(
+            return f"{where}: {quote_value(path, first['input'])} is none of {', '.join(allowed)}" + hint_for_name(
                 where, first["input"], allowed
             )
         case "missing" if where == "algorithm":
@@ -64,19 +64,19 @@ def explain(error: ValidationError, data: Mapping[str, Any]) -> str:
     return f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}{extra}"
 
 
-def said(path: Sequence[str], given: Any) -> str:
+def quote_value(path: Sequence[str], given: Any) -> str:
     """What the user wrote; nothing where it is or may hold a secret, such as a key that was put below `remote`."""
     if "remote" in path[3:]:
         return ""
     return reprlib.repr(given) if isinstance(given, str | int | float | None) else f"a {type(given).__name__}"
 
 
-def printable(path: str) -> str:
+def printable_path(path: str) -> str:
     """A name may hold a line break, a message must not."""
     return path if path.isprintable() else ascii(path)[1:-1]
 
 
-def agents_in(data: Mapping[str, Any]) -> list[str]:
+def agent_names(data: Mapping[str, Any]) -> list[str]:
     """The names of the team's agents."""
     match data.get("team"):
         case {"agents": dict() as agents}:
@@ -93,12 +93,12 @@ def keys_at(path: Sequence[str], data: Mapping[str, Any]) -> list[str]:
             kind = class_of(part, section.get("name") if isinstance(section, Mapping) else None)
         elif is_section(kind):
             field = kind.model_fields.get(part)
-            kind = field and one_section(field.annotation)
+            kind = field and section_of_optional(field.annotation)
         else:  # of agents, by names of the user's
             kind = get_args(kind)[1] if get_origin(kind) is dict else None
     return list(kind.model_fields) if is_section(kind) else []
 
 
-def one_section(kind: Any) -> Any:
+def section_of_optional(kind: Any) -> Any:
     """`X | None` is about X."""
     return kind if get_origin(kind) is dict else next((each for each in get_args(kind) if is_section(each)), kind)

@@ -115,31 +115,34 @@ PLAIN = re.compile(r"[\w.]+")
 
 def hint_for_key(path: Sequence[str], siblings: Sequence[str], agents: Collection[str] = ()) -> str:
     """What was meant by an unknown key; `siblings` are the keys that its section has, `agents` the team's names."""
-    found = elsewhere(path, siblings, agents)
+    found = hint_from_other_places(path, siblings, agents)
     match path:
         case ["team", "agents", agent, _, *_]:
             return found.replace(f".{NAME}.", f".{agent}.")
     return found
 
 
-def elsewhere(path: Sequence[str], siblings: Sequence[str], agents: Collection[str]) -> str:
+def hint_from_other_places(path: Sequence[str], siblings: Sequence[str], agents: Collection[str]) -> str:
+    """A hint for an unknown key: a near sibling, another framework's word for ours, or the same key elsewhere."""
     word = path[-1]
-    same = [place for place in everywhere() if form(place.path[-1]) == form(word)]
+    same = [place for place in all_places() if form(place.path[-1]) == form(word)]
     of_others = [place.of for place in same if place.of and place.path == tuple(path)]
     if of_others:
         return f"; it is for {' and '.join(dict.fromkeys(of_others))}"
-    if near(word, siblings) == 1:
+    if best_similarity(word, siblings) == 1:
         return nearest(word, siblings, prefix=path[:-1])
     if ours := OTHER_KEYS.get(form(word)):
         return did_you_mean([ours])
     if word in agents:
         return did_you_mean([f"team.agents.{word}"])
     if same:
-        return did_you_mean(shown(same))
-    known = {**{form(place.path[-1]): "" for place in everywhere()}, **OTHER_KEYS}
-    if near(word, known) >= max(SURE, near(word, siblings) + CLEARLY):
+        return did_you_mean(place_paths(same))
+    known = {**{form(place.path[-1]): "" for place in all_places()}, **OTHER_KEYS}
+    if best_similarity(word, known) >= max(SURE, best_similarity(word, siblings) + CLEARLY):
         [found] = difflib.get_close_matches(form(word), known, n=1, cutoff=SURE)
-        return did_you_mean([known[found]] if known[found] else shown(p for p in everywhere() if p.path[-1] == found))
+        return did_you_mean(
+            [known[found]] if known[found] else place_paths(p for p in all_places() if p.path[-1] == found)
+        )
     return nearest(word, siblings, prefix=path[:-1])
 
 
@@ -159,7 +162,7 @@ def hint_for_recipe(word: str, recipes: Collection[str]) -> str:
         return "; a setting is written key=value"
     begun = [name for name in recipes if form(name).startswith(form(word))]
     if begun and not any(form(name) == form(word) for name in begun):
-        return f"; did you mean {listed(begun)}?"
+        return f"; did you mean {join_words(begun)}?"
     return nearest(word, list(recipes))
 
 
@@ -172,25 +175,28 @@ def hint_for_option(word: str) -> str:
     return f"; settings are written key=value{hint}" if hint else ""
 
 
-def everywhere() -> list[Place]:
+def all_places() -> list[Place]:
+    """All places of the config, computed once."""
     return list(places())
 
 
-def shown(found: Iterable[Place]) -> list[str]:
+def place_paths(found: Iterable[Place]) -> list[str]:
     """Their paths: those that have a value of their own first, and those of single agents after the team's."""
     ordered = sorted(found, key=lambda place: (not place.valued, NAME in place.path))
     return list(dict.fromkeys(str(place) for place in ordered))
 
 
 def did_you_mean(ours: Sequence[str]) -> str:
-    return f"; did you mean {listed(ours)}?" if all(map(PLAIN.fullmatch, ours)) else f"; here it is {ours[0]}"
+    """The hint's text: a question for plain keys, a statement where ours comes with an explanation."""
+    return f"; did you mean {join_words(ours)}?" if all(map(PLAIN.fullmatch, ours)) else f"; here it is {ours[0]}"
 
 
-def listed(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
+    """`'a', 'b' or 'c'`: three words at most."""
     quoted = [repr(word) for word in words[:3]]
     return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
 
 
-def near(word: str, known: Collection[str]) -> float:
+def best_similarity(word: str, known: Collection[str]) -> float:
     """How alike the most similar one is, from 0 to 1."""
     return max((difflib.SequenceMatcher(None, form(word), form(each)).ratio() for each in known), default=0.0)

@@ -33,20 +33,20 @@ NONE = ("", "null")  # how an optional text is taken away
 
 def read_override(override: str) -> dict[str, Any]:
     """`team.agents.solver.prompt=Answer: N` → {"team": {"agents": {"solver": {"prompt": "Answer: N"}}}}."""
-    key = key_of(override)
+    key = override_key(override)
     value = override[len(key) + 1 :]
     path = tuple(re.sub(r"\[([^\[\].]*)\]", r".\1", key).split("."))
     kinds = kinds_at(path)
     if is_text(kinds):
-        return nested(path, None if NoneType in kinds and value in NONE else value)
+        return nest_value(path, None if NoneType in kinds and value in NONE else value)
     if is_text(kinds_at(shorthand(path))) and not value.lstrip().startswith("{"):
-        return nested(path, value)
+        return nest_value(path, value)
     return read_yaml(override)
 
 
 def read_yaml(override: str) -> dict[str, Any]:
     """Any `key.path=value`, whatever the schema says of the key."""
-    key = key_of(override)
+    key = override_key(override)
     try:
         check_aliases(yaml.compose(override[len(key) + 1 :], yaml.SafeLoader))
         one = OmegaConf.to_container(OmegaConf.from_dotlist([override]))
@@ -61,7 +61,8 @@ def read_yaml(override: str) -> dict[str, Any]:
     return {str(key): value for key, value in one.items()}
 
 
-def key_of(override: str) -> str:
+def override_key(override: str) -> str:
+    """What stands before the equals sign; raises a MarftError where there is none."""
     key = re.split(r"[:=\s]", override, maxsplit=1)[0]
     if not override.startswith(f"{key}="):  # what follows is not quoted: it may be a secret
         raise MarftError(f"{key!r} is not an override; write key=value")
@@ -78,9 +79,10 @@ def shorthand(path: tuple[str, ...]) -> tuple[str, ...]:
     return path
 
 
-def nested(path: tuple[str, ...], value: str | None) -> dict[str, Any]:
+def nest_value(path: tuple[str, ...], value: str | None) -> dict[str, Any]:
+    """`a.b.c` with a value as mappings inside one another."""
     first, *rest = path
-    return {first: nested(tuple(rest), value) if rest else value}
+    return {first: nest_value(tuple(rest), value) if rest else value}
 
 
 def why_unreadable(error: Exception) -> str:

@@ -28,15 +28,15 @@ class Place:
         return ".".join(self.path)
 
 
-def members(kind: Any) -> Iterator[Any]:
+def union_members(kind: Any) -> Iterator[Any]:
     """The types of a union, bare: `Annotated[str, …] | None` → str, NoneType; of a section that a name chooses, all classes
     of its table."""
     match get_origin(kind):
         case origin if origin is Annotated:
-            yield from members(get_args(kind)[0])
+            yield from union_members(get_args(kind)[0])
         case origin if origin in (Union, UnionType):
             for each in get_args(kind):
-                yield from members(each)
+                yield from union_members(each)
         case _:
             chosen = [key for key, (_, base) in CHOICES.items() if kind is base]
             yield from classes(chosen[0]).values() if chosen else (kind,)
@@ -51,15 +51,16 @@ def kinds_at(path: Sequence[str]) -> list[Any]:
     """The types of value that a key takes; none where the schema does not know it, as with settings of environments."""
     kinds: list[Any] = [Config]
     for name in path:
-        kinds = [found for kind in kinds for found in below(kind, name)]
+        kinds = [found for kind in kinds for found in kinds_below(kind, name)]
     return kinds
 
 
-def below(kind: Any, name: str) -> Iterator[Any]:
+def kinds_below(kind: Any, name: str) -> Iterator[Any]:
+    """The kinds of value that the key `name` may have in a section or mapping; none where it is unknown."""
     if is_section(kind) and name in kind.model_fields:
-        yield from members(kind.model_fields[name].annotation)
+        yield from union_members(kind.model_fields[name].annotation)
     elif get_origin(kind) is dict:  # agents and benchmarks, by names of the user's
-        yield from members(get_args(kind)[1])
+        yield from union_members(get_args(kind)[1])
 
 
 def is_text(kinds: Iterable[Any]) -> bool:
@@ -73,11 +74,11 @@ def places(kind: Any = Config, above: tuple[str, ...] = (), of: str | None = Non
     for name, field in kind.model_fields.items():
         path = (*above, name)
         yield Place(path=path, valued=field.default is not None, of=of)
-        kinds = list(members(field.annotation))
+        kinds = list(union_members(field.annotation))
         choice = sum(map(is_section, kinds)) > 1  # of algorithms, of credits
         for each in kinds:
             if is_section(each):
                 yield from places(each, path, get_args(each.model_fields["name"].annotation)[0] if choice else of)
             elif get_origin(each) is dict:
-                for own in filter(is_section, members(get_args(each)[1])):
+                for own in filter(is_section, union_members(get_args(each)[1])):
                     yield from places(own, (*path, NAME), of)

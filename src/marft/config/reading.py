@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from marft.config.aliases import MOST, check_aliases
 from marft.config.choices import class_of
-from marft.config.explaining import explain
+from marft.config.explaining import explain_error
 from marft.config.hints import hint_for_recipe
 from marft.config.overrides import SHORTHANDS, UNREADABLE, read_override, read_yaml, why_unreadable
 from marft.config.schema import Config
@@ -54,7 +54,7 @@ def read_config(path: Path) -> Config:
 
 def read_source(source: str, below: tuple[str, ...] = ()) -> dict[str, Any]:
     """A file's or a recipe's settings; one that `extends` another is laid over it."""
-    data = read_one(source)
+    data = read_layer(source)
     other = data.pop("extends", None)
     if other is None:
         return data
@@ -67,7 +67,8 @@ def read_source(source: str, below: tuple[str, ...] = ()) -> dict[str, Any]:
     return merge_settings(read_source(other, (*below, source)), data)
 
 
-def read_one(source: str) -> dict[str, Any]:
+def read_layer(source: str) -> dict[str, Any]:
+    """The data of one recipe or file, without what it extends; raises a MarftError where there is none."""
     path = Path(source)
     if path.suffix in SUFFIXES:
         try:
@@ -100,12 +101,14 @@ class OnceLoader(yaml.SafeLoader):
     composed = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """As in PyYAML; too many values are an error."""
         self.composed += 1
         if self.composed > MOST and parent is not None:
             raise yaml.MarkedYAMLError(problem=f"more than {MOST:,} values", problem_mark=parent.start_mark)
         return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """As in PyYAML; a key that comes twice is an error."""
         node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
@@ -115,12 +118,14 @@ class OnceLoader(yaml.SafeLoader):
         return node
 
     def get_single_node(self) -> yaml.Node | None:
+        """As in PyYAML; aliases that would grow too large are an error."""
         node: yaml.Node | None = super().get_single_node()
         check_aliases(node)
         return node
 
 
 def parse_yaml(text: str, where: str) -> dict[str, Any]:
+    """The mapping in a text, empty where there is none; raises a MarftError that names `where`."""
     try:
         data = yaml.load(text, OnceLoader)  # a SafeLoader
     except UNREADABLE as error:
@@ -136,7 +141,7 @@ def merge(base: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """`key.path=value` overrides on top of a base."""
     on_top: dict[str, Any] = {}
     for override in overrides:  # one by one: `env=math` and `env.data=gsm8k` add up, in either order
-        on_top = laid_over(on_top, spell_out(read_override(override)))
+        on_top = merge_mappings(on_top, expand_shorthands(read_override(override)))
     return merge_settings(base, on_top)
 
 
@@ -144,7 +149,7 @@ def free_settings(overrides: Sequence[str]) -> dict[str, Any]:
     """`key.path=value` words that no schema knows: settings of somebody's own environment."""
     settings: dict[str, Any] = {}
     for override in overrides:
-        settings = laid_over(settings, read_yaml(override))
+        settings = merge_mappings(settings, read_yaml(override))
     return settings
 
 
@@ -152,35 +157,37 @@ def merge_settings(base: Mapping[str, Any], on_top: Mapping[str, Any]) -> dict[s
     """Nested settings on top of a base. A new credit, environment, schedule or workflow drops the old one's own settings;
     one that has only moved into a file keeps them. A new algorithm keeps what it knows too: λ of one critic's is λ of the
     other's."""
-    below, above = spell_out(base), spell_out(on_top)
+    below, above = expand_shorthands(base), expand_shorthands(on_top)
     for section in ("env", "credit", "schedule"):
-        if renamed(below.get(section), above.get(section), SHORTHANDS[section]):
+        if names_other_thing(below.get(section), above.get(section), SHORTHANDS[section]):
             del below[section]
-    if renamed(below.get("algorithm"), above.get("algorithm"), "name"):
+    if names_other_thing(below.get("algorithm"), above.get("algorithm"), "name"):
         chosen = class_of("algorithm", above["algorithm"]["name"])
         known = {} if chosen is None else chosen.model_fields
         below["algorithm"] = {key: value for key, value in below["algorithm"].items() if key in known}
-    if renamed(below.get("team"), above.get("team"), "workflow"):
+    if names_other_thing(below.get("team"), above.get("team"), "workflow"):
         below["team"] = {key: value for key, value in below["team"].items() if key not in WORKFLOW_SETTINGS}
-    return laid_over(below, above)
+    return merge_mappings(below, above)
 
 
-def renamed(old: Any, new: Any, key: str) -> bool:
+def names_other_thing(old: Any, new: Any, key: str) -> bool:
+    """Whether `new` names another class or function under `key`, not the same one in a new place."""
     if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
         return False
     before, after = old.get(key), new.get(key, old.get(key))
     return bool(after != before) and not is_moved(before, after)
 
 
-def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def merge_mappings(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both mappings merged at every depth; where both have a value, the one above wins."""
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
-        merged[key] = laid_over(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+        merged[key] = merge_mappings(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
     return merged
 
 
-def spell_out(data: Mapping[str, Any]) -> dict[str, Any]:
+def expand_shorthands(data: Mapping[str, Any]) -> dict[str, Any]:
     """`algorithm: grpo` → `algorithm: {name: grpo}`, and the like; an agent given as a string is its prompt, a KL given
     as a number its weight, benchmarks given as a list are those data sets."""
     spelled: dict[str, Any] = {
@@ -202,11 +209,11 @@ def spell_out(data: Mapping[str, Any]) -> dict[str, Any]:
 def parse(data: Mapping[str, Any]) -> Config:
     """Check plain data; the first mistake becomes one line."""
     check_texts(data, (), set())
-    spelled = spell_out(data)
+    spelled = expand_shorthands(data)
     try:
         return Config.model_validate(spelled)
     except ValidationError as error:
-        raise MarftError(explain(error, spelled)) from None
+        raise MarftError(explain_error(error, spelled)) from None
 
 
 def check_texts(value: Any, path: tuple[str, ...], seen: set[int]) -> None:
@@ -224,6 +231,7 @@ def check_texts(value: Any, path: tuple[str, ...], seen: set[int]) -> None:
 
 
 def to_yaml(config: Config) -> str:
+    """The whole config as a text that reads back as the same config."""
     data = config.model_dump(mode="json")
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
     # PyYAML reads U+0085 back as a line break unless it is written as an escape

@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from marft.config.algorithm import AlgorithmConfig, CreditConfig, CriticConfig, GaeConfig, ScheduleConfig
-from marft.config.choices import choice
+from marft.config.choices import choice_validator
 from marft.config.evaluation import EvalConfig
 from marft.config.section import Section, Text, check_function, nearest
 from marft.config.team import TeamConfig, check_url
@@ -35,10 +35,13 @@ class EnvConfig(Section):
 
     @property
     def settings(self) -> dict[str, Any]:
+        """The environment's own settings: all keys that are not ours."""
         return dict(self.model_extra or {})
 
 
 class LoraConfig(Section):
+    """The low-rank adapters: their rank, scale and the layers they are on."""
+
     rank: Annotated[int, Field(ge=1)] = 8
     alpha: Annotated[float, Field(gt=0)] = 16.0
     targets: tuple[str, ...] | Literal["all-linear"] = "all-linear"
@@ -46,6 +49,7 @@ class LoraConfig(Section):
     @field_validator("targets", mode="before")
     @classmethod
     def layers(cls, targets: Any) -> Any:
+        """Raise a ValueError for targets that name no layers."""
         names = targets if isinstance(targets, list | tuple) else ()
         if targets != "all-linear" and not (names and all(isinstance(name, str) and name for name in names)):
             raise ValueError("it names no layers; give all-linear, or a list such as [q_proj, v_proj]")
@@ -64,6 +68,8 @@ class OptimizerConfig(Section):
 
 
 class TrainConfig(Section):
+    """How long a run is, and how its batches are made and learnt from."""
+
     iterations: Annotated[int, Field(ge=1)] = 20
     budget: Annotated[int, Field(ge=1)] | None = None  # tokens to generate; the iteration that passes it is the last
     tasks: Annotated[int, Field(ge=1)] = 64  # per iteration
@@ -77,6 +83,7 @@ class TrainConfig(Section):
 
 
 def check_engine(name: str) -> str:
+    """The name of a built-in engine, or `package.module:Class`; ValueError for any other."""
     if ":" in name:
         return check_function(name)
     if name not in ENGINES:
@@ -104,15 +111,20 @@ class EngineConfig(Section):
 
     @property
     def compares(self) -> bool:
+        """Whether the learner computes the engine's log-probs again, to measure or correct their mismatch."""
         return self.mismatch or self.correction is not None or self.name != "local"
 
 
 class CheckpointConfig(Section):
+    """How often checkpoints are written, in iterations, and how many are kept."""
+
     every: Annotated[int, Field(ge=1)] = 5
     keep: Annotated[int, Field(ge=2)] = 5  # the newest ones; older are deleted
 
 
 class TrackConfig(Section):
+    """Where metrics go beside the run's own files, and how many transcripts are written."""
+
     tensorboard: bool = True
     wandb: Text | None = None  # project name
     trackio: Text | None = None  # project name
@@ -122,6 +134,7 @@ class TrackConfig(Section):
     @field_validator("wandb", "trackio")
     @classmethod
     def named(cls, project: str | None) -> str | None:
+        """Raise a ValueError for a truth value where a project's name is needed."""
         if project is not None and project.casefold() in ("true", "false", "yes", "no", "on", "off"):
             raise ValueError(f"{project!r} is no project; give the project's name, or null for none")
         return project
@@ -137,8 +150,8 @@ class Config(Section):
     init_from: Text | None = None
     env: EnvConfig = EnvConfig()
     team: TeamConfig
-    algorithm: Annotated[SerializeAsAny[AlgorithmConfig], BeforeValidator(choice("algorithm"))]
-    credit: Annotated[SerializeAsAny[CreditConfig], BeforeValidator(choice("credit"))] = Field(
+    algorithm: Annotated[SerializeAsAny[AlgorithmConfig], BeforeValidator(choice_validator("algorithm"))]
+    credit: Annotated[SerializeAsAny[CreditConfig], BeforeValidator(choice_validator("credit"))] = Field(
         default={"name": "equal"}, validate_default=True
     )
     critic: CriticConfig = CriticConfig()
@@ -158,6 +171,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def check(self) -> Config:
+        """Raise a ValueError where sections contradict one another."""
         self._check_team()
         self._check_critic()
         self._check_credit()

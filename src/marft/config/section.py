@@ -27,6 +27,7 @@ class Section(BaseModel):
 
 
 def check_name(name: str) -> str:
+    """The name of an agent or adapter; ValueError where it could not be a folder, or is reserved."""
     if not re.fullmatch(r"[a-z][a-z0-9_-]{0,31}", name):  # it is also a folder's name
         raise ValueError("a name has small letters, digits, - and _, 32 at most, and begins with a letter; change it")
     if name == "base" or name.startswith("critic"):
@@ -35,6 +36,7 @@ def check_name(name: str) -> str:
 
 
 def check_function(name: str) -> str:
+    """A name of the form `package.module:function`; ValueError for any other."""
     if not re.fullmatch(r"[^:\s]+:[^:\s]+", name):
         raise ValueError(f"{name!r} names no function; write package.module:function")
     return name

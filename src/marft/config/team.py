@@ -52,6 +52,7 @@ def check_variable(name: str) -> str:
 
 
 def check_tool(name: str) -> str:
+    """The name of a built-in tool, or `package.module:Class`; ValueError for any other."""
     if ":" in name:
         return check_function(name)
     if name not in TOOLS:
@@ -92,12 +93,14 @@ class AgentConfig(Section):
 
     @property
     def sampling(self) -> Sampling:
+        """How the agent's tokens are sampled, without the stop strings of its tools."""
         return Sampling(
             temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, max_tokens=self.max_tokens, stop=self.stop
         )
 
     @property
     def kind(self) -> Kind:
+        """Who speaks for the agent: a script, a remote endpoint, or a base of ours that learns or is frozen."""
         if self.script is not None:
             return "scripted"
         if self.remote is not None:
@@ -106,6 +109,7 @@ class AgentConfig(Section):
 
     @model_validator(mode="after")
     def check(self) -> AgentConfig:
+        """Raise a ValueError where settings contradict one another or would have no effect."""
         if "prompt" not in self.model_fields_set and self.script is None:
             raise ValueError('prompt: is missing; say what this agent is told, or "" for nothing')
         if self.script is not None and self.remote is not None:
@@ -170,6 +174,7 @@ class TeamConfig(Section):
     @field_validator("workflow")
     @classmethod
     def known(cls, workflow: str) -> str:
+        """Raise a ValueError for a workflow that is neither built in nor `package.module:function`."""
         if ":" in workflow:
             return check_function(workflow)
         if workflow not in WORKFLOWS:
@@ -192,6 +197,7 @@ class TeamConfig(Section):
 
     @model_validator(mode="after")
     def check(self) -> TeamConfig:
+        """Raise a ValueError where the agents do not fit together or do not fit the workflow."""
         names = list(self.agents)
         if self.options and self.workflow in WORKFLOWS:
             raise ValueError(f"options: they are for a workflow of your own, and {self.workflow!r} has none; drop them")

@@ -1,4 +1,4 @@
-"""A seated team at another environment: where a benchmark's environment is opened and closed, and its tasks are read."""
+"""A team in another environment: where a benchmark's environment is opened and closed, and its tasks are read."""
 
 from __future__ import annotations
 
@@ -19,16 +19,20 @@ from marft.types import MarftError, Task
 
 
 @contextmanager
-def opened(runner: EpisodeRunner, name: str, env: Mapping[str, Any], lockstep: Lockstep) -> Iterator[EpisodeRunner]:
+def open_benchmark(
+    runner: EpisodeRunner, name: str, env: Mapping[str, Any], lockstep: Lockstep
+) -> Iterator[EpisodeRunner]:
     """The same team at the environment of a benchmark, as long as it is played there."""
-    with naming(name):
+    with name_benchmark_in_errors(name):
         host = open_host(EnvConfig.model_validate(env), lockstep)
     with host:
         yield replace(runner, host=host)
 
 
 @contextmanager
-def seated(config: Config, parts: Assembly, name: str, env: Mapping[str, Any] | None) -> Iterator[EpisodeRunner]:
+def evaluation_runner(
+    config: Config, parts: Assembly, name: str, env: Mapping[str, Any] | None
+) -> Iterator[EpisodeRunner]:
     """The team at a benchmark, sampling as evaluation does; without an `env` at the run's own environment."""
     settings = eval_settings(config)
     team = {each: with_settings(agent, settings) for each, agent in parts.runner.team.items()}
@@ -36,25 +40,26 @@ def seated(config: Config, parts: Assembly, name: str, env: Mapping[str, Any] | 
     if env is None:
         yield runner
         return
-    with opened(runner, name, env, parts.lockstep) as there:
+    with open_benchmark(runner, name, env, parts.lockstep) as there:
         yield there
 
 
-def tasks_there(name: str, env: Mapping[str, Any]) -> Sequence[Task]:
+def read_held_out_tasks(name: str, env: Mapping[str, Any]) -> Sequence[Task]:
     """The held-out tasks of a benchmark where nobody plays yet."""
-    with naming(name):
+    with name_benchmark_in_errors(name):
         config = EnvConfig.model_validate(env)
         deadlines = deadlines_of(config.name, config.deadline, config.tasks_deadline)
         made = make_env(config.name, config.settings)
         return load_tasks(made, "test", deadline=deadlines.tasks, row_deadline=deadlines.call)
 
 
-def first(tasks: Sequence[Task], count: int) -> list[Task]:
+def first_tasks(tasks: Sequence[Task], count: int) -> list[Task]:
+    """The first `count` tasks, or all where there are fewer; no other is made."""
     return [tasks[i] for i in range(min(count, len(tasks)))]
 
 
 @contextmanager
-def naming(name: str) -> Iterator[None]:
+def name_benchmark_in_errors(name: str) -> Iterator[None]:
     """A mistake says in which benchmark it is."""
     try:
         yield

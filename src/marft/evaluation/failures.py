@@ -9,7 +9,7 @@ from marft.runs.transcripts import Transcript
 from marft.terminal import warn
 from marft.types import Episode, MarftError
 
-ENOUGH = 16  # episodes, to tell a fault from bad luck
+ENOUGH = 16  # episodes, to tell a fault from chance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,11 +21,11 @@ class Failures:
     error: str = ""
     trace: str = ""
 
-    def more_than(self, share: float) -> bool:
+    def exceeds(self, share: float) -> bool:
         """As in training: more than the share, or all there are."""
         return self.failed > share * self.of or 0 < self.failed == self.of
 
-    def with_these(self, episodes: Iterable[Episode | Transcript]) -> Failures:
+    def plus_episodes(self, episodes: Iterable[Episode | Transcript]) -> Failures:
         """As many more were played."""
         played = list(episodes)
         failed = [episode for episode in played if episode.ended == "failed"]
@@ -47,12 +47,13 @@ class Tolerance:
 
     def judge(self, found: Failures, what: str) -> None:
         """`what` says which episodes they are."""
-        if found.more_than(self.share):
+        if found.exceeds(self.share):
             self.stop(found, what)
         if found.failed:
             warn(f"{found.failed} of {found.of} {what} failed and count as wrong; the first: {found.error}")
 
     def stop(self, found: Failures, what: str) -> None:
+        """Raise a MarftError that gives the count, the first error and the remedy."""
         raise MarftError(
             f"{found.failed} of {found.of} {what} failed; the first: {found.error}. {self.remedy}", found.trace
         )

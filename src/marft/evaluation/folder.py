@@ -17,8 +17,8 @@ from marft.config.reading import read_config
 from marft.files import check_file, is_there, read_json, read_rows
 from marft.runs.atomic import append_whole, write_atomically
 from marft.runs.difference import first_difference
-from marft.runs.directory import pretty
-from marft.runs.shapes import Asked, Evaluated
+from marft.runs.directory import json_bytes
+from marft.runs.shapes import EvalManifest, Evaluated
 from marft.runs.transcripts import Transcript
 from marft.types import MarftError
 
@@ -34,7 +34,7 @@ OTHERS = {"config.yaml": "a run", "compare.yaml": "a comparison"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class EvalRequest:
     """How good are these weights on these tasks, played as this config says?"""
 
     config: Config
@@ -75,20 +75,20 @@ class Record:
 
 
 class Evaluation:
-    """`eval.yaml` is the config, `manifest.json` the rest of the question, `episodes.jsonl` what was played so far."""
+    """`eval.yaml` is the config, `manifest.json` the rest of the request, `episodes.jsonl` what was played so far."""
 
-    def __init__(self, path: Path, question: Question) -> None:
-        self.path, self.question = path, question
+    def __init__(self, path: Path, request: EvalRequest) -> None:
+        self.path, self.request = path, request
 
     @classmethod
-    def begin(cls, path: Path, question: Question) -> Evaluation:
+    def begin(cls, path: Path, request: EvalRequest) -> Evaluation:
         """A new evaluation, or the one that this folder holds, if it was asked the same."""
         for name, what in OTHERS.items():
             if is_there(path / name):
                 raise MarftError(f"{path} is {what}, not an evaluation; choose another --run")
-        evaluation = cls(path, question)
+        evaluation = cls(path, request)
         if is_there(path / CONFIG):
-            check_same(path, question)
+            check_same(path, request)
             for name in (EPISODES, RESULTS, TABLE):  # what is written before it is read
                 check_file(path / name)
             return evaluation
@@ -99,9 +99,9 @@ class Evaluation:
         except OSError as error:
             raise MarftError(f"cannot make {path}: {error.strerror}; choose another --run") from error
         evaluation.write(EPISODES, b"")
-        evaluation.write(MANIFEST, pretty({"weights": question.weights, "tasks": dict(question.tasks)}))
+        evaluation.write(MANIFEST, json_bytes({"weights": request.weights, "tasks": dict(request.tasks)}))
         # Last, because it is what makes the folder an evaluation.
-        evaluation.write(CONFIG, to_yaml(question.config).encode())
+        evaluation.write(CONFIG, to_yaml(request.config).encode())
         return evaluation
 
     @property
@@ -109,12 +109,12 @@ class Evaluation:
         """Whether it has figures: everything was played."""
         return is_there(self.path / RESULTS)
 
-    def keep(self, chunks: Sequence[Sequence[Slot]]) -> int:
+    def keep_whole_chunks(self, chunks: Sequence[Sequence[Slot]]) -> int:
         """How many of the chunks, which are played in this order, are there whole; what is there of the next is dropped.
 
         A chunk that is played anew as a whole is computed in the same batches, and so comes out the same to the bit.
         """
-        found = [row.slot for row in self.played()]
+        found = [row.slot for row in self.read_played()]
         whole = end = 0
         for chunk in chunks:
             if found[end : end + len(chunk)] != list(chunk):
@@ -135,59 +135,64 @@ class Evaluation:
                 append_whole(path, b"\n")
             os.truncate(path, size)
         except OSError as error:
-            raise MarftError(self.refused(EPISODES, error)) from error
+            raise MarftError(self.write_error(EPISODES, error)) from error
 
     def append(self, rows: Sequence[Record]) -> None:
-        data = b"".join(json.dumps(encoded(row), allow_nan=False).encode() + b"\n" for row in rows)
+        """Append records to `episodes.jsonl`, all or none."""
+        data = b"".join(json.dumps(record_row(row), allow_nan=False).encode() + b"\n" for row in rows)
         try:
             append_whole(self.path / EPISODES, data)
         except OSError as error:
-            raise MarftError(self.refused(EPISODES, error)) from error
+            raise MarftError(self.write_error(EPISODES, error)) from error
 
-    def played(self) -> list[Played]:
-        return [decoded(row.data) for row in read_rows(self.path / EPISODES, Evaluated)]
+    def read_played(self) -> list[Played]:
+        """All episodes in `episodes.jsonl`, as far as figures need them; raises Damaged for a broken line."""
+        return [played_from_row(row.data) for row in read_rows(self.path / EPISODES, Evaluated)]
 
     def write(self, name: str, data: bytes) -> None:
+        """Replace a file of the folder; raises a MarftError where the disk refuses."""
         try:
             write_atomically(self.path / name, data)
         except OSError as error:
-            raise MarftError(self.refused(name, error)) from error
+            raise MarftError(self.write_error(name, error)) from error
 
-    def refused(self, name: str, error: OSError) -> str:
+    def write_error(self, name: str, error: OSError) -> str:
+        """The error message for a file that could not be written."""
         return (
             f"cannot write {self.path / name}: {error.strerror}; nothing already written is lost: mend it, then give the "
             f"same command with --run {quote(str(self.path))}"
         )
 
 
-def check_same(path: Path, question: Question) -> None:
-    """An evaluation goes on with the question it began with; another is refused."""
+def check_same(path: Path, request: EvalRequest) -> None:
+    """An evaluation goes on with the request it began with; another is refused."""
     try:
-        old, asked = read_config(path / CONFIG), read_json(path / MANIFEST, Asked)
+        old, asked = read_config(path / CONFIG), read_json(path / MANIFEST, EvalManifest)
     except MarftError as error:
         raise MarftError(f"{path} holds no evaluation of this version: {error}; choose another --run") from error
-    if found := first_difference(old, question.config, free=FREE):
+    if found := first_difference(old, request.config, free=FREE):
         raise MarftError(
             f"{path} evaluates something else: {found.key} is {found.old} there and {found.new} here; choose another --run"
         )
-    if asked.weights != question.weights:
+    if asked.weights != request.weights:
         raise MarftError(f"{path} evaluates other weights: the team has changed since; choose another --run")
-    if changed := [name for name, digest in question.tasks.items() if asked.tasks.get(name) != digest]:
+    if changed := [name for name, digest in request.tasks.items() if asked.tasks.get(name) != digest]:
         raise MarftError(f"{path} evaluates other tasks: those of {changed[0]!r} have changed; choose another --run")
 
 
-def encoded(row: Record) -> dict[str, Any]:
+def record_row(row: Record) -> dict[str, Any]:
     """One flat object a line; its turns are those that were spoken."""
     played, transcript = asdict(row.played), asdict(row.transcript)
     slot: dict[str, Any] = played.pop("slot")
     return {**slot, **transcript, **played, "turns": transcript["turns"]}
 
 
-def slot_of(row: Mapping[str, Any]) -> Slot:
+def slot_from_row(row: Mapping[str, Any]) -> Slot:
+    """The slot of a line of `episodes.jsonl`."""
     return Slot(**{key: row[key] for key in ("benchmark", "silent", "task", "sample")})
 
 
-def decoded(row: Mapping[str, Any]) -> Played:
+def played_from_row(row: Mapping[str, Any]) -> Played:
     """What figures need of a line."""
     own = {key: row[key] for key in Played.__slots__ if key not in ("slot", "turns")}
-    return Played(slot=slot_of(row), turns=Counter(turn["agent"] for turn in row["turns"]), **own)
+    return Played(slot=slot_from_row(row), turns=Counter(turn["agent"] for turn in row["turns"]), **own)

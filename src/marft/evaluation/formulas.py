@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 
-def wilson(right: float, total: int, z: float = 1.959964) -> tuple[float, float]:
+def wilson_interval(right: float, total: int, z: float = 1.959964) -> tuple[float, float]:
     """Wilson's score interval of a proportion: honest near 0 and 1, where the normal one is not."""
     p = right / total
     centre = (p + z * z / (2 * total)) / (1 + z * z / total)

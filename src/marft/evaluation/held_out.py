@@ -9,9 +9,9 @@ from typing import Any
 
 from marft.config import Config
 from marft.envs.hosting import Host
-from marft.evaluation.benchmarks import first, opened
+from marft.evaluation.benchmarks import first_tasks, open_benchmark
 from marft.evaluation.failures import Failures, Tolerance
-from marft.evaluation.formulas import wilson
+from marft.evaluation.formulas import wilson_interval
 from marft.evaluation.settings import EvalSettings, eval_settings, with_settings
 from marft.game.lockstep import Lockstep
 from marft.rollouts.event_loop import run_async
@@ -19,7 +19,7 @@ from marft.rollouts.runner import EpisodeRunner, Start
 from marft.training.build import Assembly
 from marft.types import Episode
 
-USUAL = Tolerance()
+DEFAULT_TOLERANCE = Tolerance()
 # told of a benchmark (None: the run's own tasks), its episodes, and who knows their right answers
 Keep = Callable[[str | None, Sequence[Episode], Host], None]
 
@@ -31,19 +31,19 @@ class HeldOut:
         self.config, self.parts, self.settings = config, parts, eval_settings(config)
         self.tolerance = Tolerance(share=config.train.failures, remedy=remedy)
 
-    def described(self) -> dict[str, Any]:
+    def describe_settings(self) -> dict[str, Any]:
         """How tasks are played, in plain data: figures of other settings are other figures."""
         return asdict(self.settings)
 
     def play(self, keep: Keep) -> dict[str, Any]:
         """The figures of the team as it is now."""
-        return evaluate(
+        return evaluate_held_out(
             self.parts.runner, self.settings, self.config.seed, self.parts.lockstep, tolerance=self.tolerance, keep=keep
         )
 
 
-def evaluate(
-    runner: EpisodeRunner, settings: EvalSettings, seed: int, lockstep: Lockstep, *, tolerance: Tolerance = USUAL,
+def evaluate_held_out(
+    runner: EpisodeRunner, settings: EvalSettings, seed: int, lockstep: Lockstep, *, tolerance: Tolerance = DEFAULT_TOLERANCE,
     keep: Keep = lambda name, episodes, host: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Mean reward and accuracy on the first held-out tasks. The same seed asks the same questions with the same seeds.
@@ -53,7 +53,7 @@ def evaluate(
     """
     row = play_once_each(runner, settings, seed, None, tolerance, keep)
     for name, env in settings.benchmarks.items():
-        with opened(runner, name, env, lockstep) as other:
+        with open_benchmark(runner, name, env, lockstep) as other:
             found = play_once_each(other, settings, seed, name, tolerance, keep)
             row.setdefault("benchmarks", {})[name] = found
     return row
@@ -62,16 +62,17 @@ def evaluate(
 def play_once_each(
     runner: EpisodeRunner, settings: EvalSettings, seed: int, benchmark: str | None, tolerance: Tolerance, keep: Keep
 ) -> dict[str, Any]:
+    """Play one episode on each held-out task of one environment; returns the figures of `summarise_episodes`."""
     team = {name: with_settings(agent, settings) for name, agent in runner.team.items()}
-    starts = [Start(task=task, sample=0) for task in first(runner.host.tasks("test"), settings.tasks)]
+    starts = [Start(task=task, sample=0) for task in first_tasks(runner.host.tasks("test"), settings.tasks)]
     episodes = run_async(replace(runner, team=team).episodes(starts, f"{seed}/eval"))
     keep(benchmark, episodes, runner.host)
     of = "" if benchmark is None else f" of benchmark {benchmark}"
-    tolerance.judge(Failures().with_these(episodes), f"held-out episodes{of}")
-    return summarise(episodes)
+    tolerance.judge(Failures().plus_episodes(episodes), f"held-out episodes{of}")
+    return summarise_episodes(episodes)
 
 
-def summarise(episodes: Sequence[Episode]) -> dict[str, Any]:
+def summarise_episodes(episodes: Sequence[Episode]) -> dict[str, Any]:
     """Figures of one evaluation; failed episodes count as wrong and are counted."""
     graded = [e for e in episodes if e.reward.correct is not None or e.ended == "failed"]
     lengths: dict[str, list[int]] = {}
@@ -90,5 +91,5 @@ def summarise(episodes: Sequence[Episode]) -> dict[str, Any]:
     if any(e.reward.correct is not None for e in episodes):
         right = sum(bool(e.reward.correct) for e in graded)
         row["accuracy"] = right / len(graded)
-        row["accuracy_ci95"] = list(wilson(right, len(graded)))
+        row["accuracy_ci95"] = list(wilson_interval(right, len(graded)))
     return row

@@ -17,33 +17,38 @@ ANY = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class IntervalEstimate:
     """A figure with its 95 % interval, or None where nothing tells how far off it may be."""
 
     value: float
     interval: tuple[float, float] | None = None
 
 
-def mean_of(seeds: Sequence[Estimate], within: tuple[float, float] = ANY) -> Estimate:
+def mean_estimate(seeds: Sequence[IntervalEstimate], within: tuple[float, float] = ANY) -> IntervalEstimate:
     """The seeds' mean, with Student's t on their values; `within` is what the figure can be at all.
 
     One seed, and seeds that agree to the digit, show no spread: then its own interval, that on its tasks, stands.
     """
-    return over_seeds([seed.value for seed in seeds], seeds[0].interval, within)
+    return estimate_mean([seed.value for seed in seeds], seeds[0].interval, within)
 
 
-def difference(ours: Sequence[Estimate], theirs: Sequence[Estimate], within: tuple[float, float] = ANY) -> Estimate:
+def paired_difference(
+    ours: Sequence[IntervalEstimate], theirs: Sequence[IntervalEstimate], within: tuple[float, float] = ANY
+) -> IntervalEstimate:
     """Ours minus theirs, seed by seed, so that what a seed does to both cancels out."""
     gaps = [one.value - two.value for one, two in zip(ours, theirs, strict=True)]
-    return over_seeds(gaps, newcombe(ours[0], theirs[0]), within)
+    return estimate_mean(gaps, newcombe_interval(ours[0], theirs[0]), within)
 
 
-def over_seeds(values: Sequence[float], of_one: tuple[float, float] | None, within: tuple[float, float]) -> Estimate:
+def estimate_mean(
+    values: Sequence[float], of_one: tuple[float, float] | None, within: tuple[float, float]
+) -> IntervalEstimate:
+    """The mean of `values` with Student's t, cut to `within`; `of_one` stands where they show no spread."""
     mean = statistics.fmean(values)
     if len(values) == 1 or statistics.stdev(values) < AGREE:
-        return Estimate(value=mean, interval=of_one)
+        return IntervalEstimate(value=mean, interval=of_one)
     low, high = t_interval(values)
-    return Estimate(value=mean, interval=(max(low, within[0]), min(high, within[1])))
+    return IntervalEstimate(value=mean, interval=(max(low, within[0]), min(high, within[1])))
 
 
 def t_interval(values: Sequence[float]) -> tuple[float, float]:
@@ -54,7 +59,7 @@ def t_interval(values: Sequence[float]) -> tuple[float, float]:
     return mean - half, mean + half
 
 
-def newcombe(one: Estimate, two: Estimate) -> tuple[float, float] | None:
+def newcombe_interval(one: IntervalEstimate, two: IntervalEstimate) -> tuple[float, float] | None:
     """The interval of one minus two, from the Wilson intervals of both (Newcombe 1998, method 10).
 
     It takes the two for independent. Answers to the same tasks go together, so it is rather too wide.

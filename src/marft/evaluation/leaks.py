@@ -9,7 +9,7 @@ from marft.config import Config
 from marft.envs.base import Environment
 from marft.envs.data import overlap
 from marft.envs.hosting import Host
-from marft.evaluation.benchmarks import tasks_there
+from marft.evaluation.benchmarks import read_held_out_tasks
 from marft.evaluation.settings import benchmarks_of
 
 EXAMPLES = 3
@@ -23,7 +23,7 @@ def find_leaks(config: Config, host: Host) -> dict[str, Any]:
     if not config.eval.tasks or not isinstance(train, list) or hidden:
         return {}
     held_out = {config.env.name: host.tasks("test")}
-    held_out |= {name: tasks_there(name, env) for name, env in benchmarks_of(config).items()}
+    held_out |= {name: read_held_out_tasks(name, env) for name, env in benchmarks_of(config).items()}
     found: dict[str, Any] = {}
     for name, tasks in held_out.items():
         if isinstance(tasks, list) and (pairs := overlap(train, tasks)):
@@ -32,6 +32,7 @@ def find_leaks(config: Config, host: Host) -> dict[str, Any]:
 
 
 def describe_leaks(found: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each benchmark with leaked tasks, from what `find_leaks` returned."""
     for name, leak in found.items():
         pairs = ", ".join(f"{test} = {train}" for train, test in leak["examples"])
         yield (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from marft.config import Config
-from marft.evaluation.benchmarks import first, opened
+from marft.evaluation.benchmarks import first_tasks, open_benchmark
 from marft.evaluation.failures import ENOUGH, Failures, Tolerance
 from marft.evaluation.settings import benchmarks_of, eval_settings, with_settings
 from marft.game.play import Agent
@@ -22,15 +22,17 @@ def rehearse(config: Config, runner: EpisodeRunner, tasks: Sequence[Task], toler
     """Stops where the team cannot play: its workflow, a script or the environment raises, an endpoint is away.
 
     A short turn may fail where a whole one would not, so the verdict is over whole episodes: played only where a short
-    one failed. Luck comes from a seed of its own, and engines keep nothing: evaluation is the same with and without.
+    one failed. Its seed is its own, and engines keep nothing: evaluation is the same with and without.
     """
     settings = eval_settings(config)
     team = {name: with_settings(agent, settings) for name, agent in runner.team.items()}
-    hurried = replace(runner, team={name: shortened(config, agent) for name, agent in team.items()})
-    if not any(episode.ended == "failed" for episode in play(hurried, first(tasks, FEW), config.seed)):
+    hurried = replace(runner, team={name: with_short_turns(config, agent) for name, agent in team.items()})
+    if not any(episode.ended == "failed" for episode in play_rehearsal(hurried, first_tasks(tasks, FEW), config.seed)):
         return
-    found = Failures().with_these(play(replace(runner, team=team), first(tasks, ENOUGH), config.seed))
-    if found.more_than(tolerance.share):
+    found = Failures().plus_episodes(
+        play_rehearsal(replace(runner, team=team), first_tasks(tasks, ENOUGH), config.seed)
+    )
+    if found.exceeds(tolerance.share):
         tolerance.stop(found, f"episodes of a rehearsal{at}")
 
 
@@ -39,15 +41,16 @@ def rehearse_all(config: Config, parts: Assembly, remedy: str) -> None:
     tolerance = Tolerance(share=config.train.failures, remedy=remedy)
     rehearse(config, parts.runner, parts.runner.host.tasks("test" if config.eval.tasks else "train"), tolerance)
     for name, env in benchmarks_of(config).items() if config.eval.tasks else ():
-        with opened(parts.runner, name, env, parts.lockstep) as runner:
+        with open_benchmark(parts.runner, name, env, parts.lockstep) as runner:
             rehearse(config, runner, runner.host.tasks("test"), tolerance, f" on {name}")
 
 
-def play(runner: EpisodeRunner, tasks: Sequence[Task], seed: int) -> list[Episode]:
+def play_rehearsal(runner: EpisodeRunner, tasks: Sequence[Task], seed: int) -> list[Episode]:
+    """One episode on each task, with seeds that no evaluation uses."""
     return run_async(runner.episodes([Start(task=task, sample=0) for task in tasks], f"{seed}/rehearsal"))
 
 
-def shortened(config: Config, agent: Agent) -> Agent:
+def with_short_turns(config: Config, agent: Agent) -> Agent:
     """With turns of a few tokens; a script says what it says."""
     if config.team.agents[agent.name].kind == "scripted":
         return agent

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from marft.evaluation.comparison.report import number, shown
+from marft.evaluation.comparison.report import format_count, format_estimate
 from marft.evaluation.figures import Drop, Figures, Result
-from marft.evaluation.results import macro
+from marft.evaluation.results import macro_average
 from marft.terminal.console import PlainConsole, make_table
 
 WIDE = 110  # columns of a terminal
@@ -37,34 +37,36 @@ def main_grid(results: Sequence[Result], wide: bool = True) -> Grid:
     ks = ks if wide else ks[-1:]
     header = ["benchmark", "tasks × samples", "accuracy" if judged else "reward"]
     header += [f"{kind}@{k}" for kind in ("pass", "maj") for k in ks]
-    rows = [line(each.name, each.team, ks, judged) for each in results]
+    rows = [benchmark_row(each.name, each.team, ks, judged) for each in results]
     if len(results) > 1 and all(each.team.accuracy for each in results):
-        mean = macro([each.team for each in results])
+        mean = macro_average([each.team for each in results])
         found = [f"{mean[kind][str(k)]:.3f}" for kind in ("pass@k", "maj@k") for k in ks]
         rows.append(["mean", "", f"{mean['accuracy']:.3f}", *found, "", ""])
     return Grid(header=[*header, "tokens a task", "seconds"], rows=rows)
 
 
-def line(name: str, figures: Figures, ks: Sequence[int], judged: bool) -> list[str]:
+def benchmark_row(name: str, figures: Figures, ks: Sequence[int], judged: bool) -> list[str]:
     """An environment that does not judge has its reward among the accuracies of others, and says so."""
     score = figures.accuracy or figures.reward
-    told = shown(score) if figures.accuracy or not judged else f"reward {shown(score)}"
+    told = format_estimate(score) if figures.accuracy or not judged else f"reward {format_estimate(score)}"
     found = [f"{at[k]:.3f}" if at else "" for at in (figures.pass_at, figures.majority_at) for k in ks]
-    costs = [f"{figures.tokens_per_task:.1f}", number(figures.seconds)]
+    costs = [f"{figures.tokens_per_task:.1f}", format_count(figures.seconds)]
     return [name, f"{figures.tasks} × {figures.samples}", told, *found, *costs]
 
 
 def drop_grid(results: Sequence[Result]) -> Grid:
+    """A row for every benchmark and agent: the score without that agent, and how much is lost."""
     return Grid(
         header=["benchmark", "silent", "without it", "drop", "tokens a task"],
-        rows=[[each.name, *drop_line(drop)] for each in results for drop in each.drops],
+        rows=[[each.name, *drop_row(drop)] for each in results for drop in each.drops],
     )
 
 
-def drop_line(drop: Drop) -> list[str]:
+def drop_row(drop: Drop) -> list[str]:
+    """The cells of one row: agent, score without it, drop, tokens a task."""
     score, loss = (drop.figures.accuracy, drop.accuracy) if drop.accuracy else (drop.figures.reward, drop.reward)
     assert score is not None
-    return [drop.agent, shown(score), shown(loss, sign="+"), f"{drop.figures.tokens_per_task:.1f}"]
+    return [drop.agent, format_estimate(score), format_estimate(loss, sign="+"), f"{drop.figures.tokens_per_task:.1f}"]
 
 
 def remarks(results: Sequence[Result]) -> list[str]:
@@ -83,28 +85,32 @@ def remarks(results: Sequence[Result]) -> list[str]:
     return said
 
 
-def markdown(results: Sequence[Result], title: str) -> str:
-    parts = [f"# {title}", markdown_grid(main_grid(results)), *remarks(results)]
+def results_markdown(results: Sequence[Result], title: str) -> str:
+    """The whole report as the text of `results.md`."""
+    parts = [f"# {title}", grid_markdown(main_grid(results)), *remarks(results)]
     if any(each.drops for each in results):
-        parts += ["## With one agent silent", markdown_grid(drop_grid(results)), PAIRED]
+        parts += ["## With one agent silent", grid_markdown(drop_grid(results)), PAIRED]
     return "\n\n".join(parts) + "\n"
 
 
-def markdown_grid(grid: Grid) -> str:
+def grid_markdown(grid: Grid) -> str:
+    """A table as Markdown; pipes inside cells are escaped."""
     rows = [grid.header, ["---"] * len(grid.header), *grid.rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
 
 
-def show(console: PlainConsole, results: Sequence[Result]) -> None:
-    draw(console, main_grid(results, wide=console.width >= WIDE))
+def print_results(console: PlainConsole, results: Sequence[Result]) -> None:
+    """Print the report on a console, with fewer columns where it is narrow."""
+    print_grid(console, main_grid(results, wide=console.width >= WIDE))
     for text in remarks(results):
         console.say(text)
     if any(each.drops for each in results):
-        draw(console, drop_grid(results))
+        print_grid(console, drop_grid(results))
         console.say(PAIRED)
 
 
-def draw(console: PlainConsole, grid: Grid) -> None:
+def print_grid(console: PlainConsole, grid: Grid) -> None:
+    """Print one table; cells with numbers are never wrapped."""
     whole = [i in (2, 3) or (i > 0 and " " not in name) for i, name in enumerate(grid.header)]  # intervals and numbers
     table = make_table(grid.header, whole=whole)
     for row in grid.rows:

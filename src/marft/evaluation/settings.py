@@ -25,6 +25,7 @@ class EvalSettings:
 
 
 def eval_settings(config: Config) -> EvalSettings:
+    """The settings of `config.eval`, with every benchmark's environment spelled out."""
     chosen = config.eval
     return EvalSettings(
         tasks=chosen.tasks,
@@ -54,6 +55,7 @@ def benchmarks_of(config: Config) -> dict[str, dict[str, Any]]:
 
 
 def with_settings(agent: Agent, settings: EvalSettings) -> Agent:
+    """The agent with evaluation's temperature, top_p and top_k, where these are set."""
     given = {"temperature": settings.temperature, "top_p": settings.top_p, "top_k": settings.top_k}
     chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     return replace(agent, sampling=replace(agent.sampling, **chosen))

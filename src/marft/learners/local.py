@@ -23,7 +23,7 @@ from marft.algorithms.batch import Batch, Member, Scores, TrainingBatch
 from marft.algorithms.losses import kl_estimate, value_loss
 from marft.algorithms.sequential import sequential_factor
 from marft.learners.base import NotFinite, State, Update, UpdatePlan
-from marft.learners.microbatches import Sample, critic_values, pack, token_logprobs
+from marft.learners.microbatches import Sample, critic_values, pack_microbatches, token_logprobs
 from marft.learners.tally import Tally, statistics
 from marft.learners.trust_region import MOMENTS, TrustRegion
 from marft.models.scoring import Span, action_span, logprobs
@@ -152,7 +152,7 @@ class LocalLearner:
         final_E = torch.zeros(len(batch.task_E))
         if cut := batch.cut_states:
             samples = [
-                fitting(Sample(span=Span(adapter=critic, ids=ids, asked=1), team=self.teams[critic], turn=i))
+                check_fits(Sample(span=Span(adapter=critic, ids=ids, asked=1), team=self.teams[critic], turn=i))
                 for i, (critic, ids) in enumerate(cut.values())
             ]
             final_E[list(cut)] = torch.cat(critic_values(samples, self.settings.tokens))
@@ -258,7 +258,7 @@ class LocalLearner:
         asked: Counter[str | None] = Counter()  # values that each critic is asked for
         for sample in samples:
             asked[sample.span.adapter] += sample.span.asked
-        for micro in pack(samples, settings.tokens):
+        for micro in pack_microbatches(samples, settings.tokens):
             acting, judging = micro.split()
             hidden, device = micro.hidden(), micro.team.device
             said = sum(span.asked for span in acting.spans)
@@ -315,7 +315,7 @@ class LocalLearner:
             span = action_span(critic, batch.states[k], batch.completions[k])
         else:
             span = Span(adapter=critic, ids=batch.states[k], asked=1)
-        return fitting(Sample(span=span, team=self.teams[critic], turn=turn))
+        return check_fits(Sample(span=span, team=self.teams[critic], turn=turn))
 
     def _clip(self, names: Sequence[str]) -> dict[str, float]:
         """Each adapter's gradient norm, cut to the limit. Nobody has stepped yet when one is not finite."""
@@ -397,7 +397,7 @@ class LocalLearner:
         return figures
 
 
-def fitting(sample: Sample) -> Sample:
+def check_fits(sample: Sample) -> Sample:
     """The same, unless the base cannot read it."""
     if len(sample.span.ids) > sample.team.longest:
         raise MarftError(

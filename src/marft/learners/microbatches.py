@@ -32,10 +32,12 @@ class Microbatch:
 
     @property
     def spans(self) -> list[Span]:
+        """The samples' token sequences, in order."""
         return [sample.span for sample in self.samples]
 
     @property
     def turns(self) -> Tensor:
+        """The samples' indices among the batch's turns."""
         return torch.tensor([sample.turn for sample in self.samples])
 
     @property
@@ -44,6 +46,7 @@ class Microbatch:
         return len(lay_out(self.team, self.spans).ids)
 
     def hidden(self) -> Tensor:
+        """Last hidden states of all samples, from one forward pass."""
         return hidden_states(self.team, self.spans)
 
     def split(self) -> tuple[Microbatch, Microbatch]:
@@ -62,7 +65,7 @@ class Microbatch:
             start += size
 
 
-def pack(samples: Sequence[Sample], tokens: int) -> Iterator[Microbatch]:
+def pack_microbatches(samples: Sequence[Sample], tokens: int) -> Iterator[Microbatch]:
     """All sequences, one base after the other, in passes of at most `tokens` tokens."""
     for team in dict.fromkeys(sample.team for sample in samples):
         own = [sample for sample in samples if sample.team is team]
@@ -74,7 +77,7 @@ def critic_values(samples: Sequence[Sample], tokens: int) -> list[Tensor]:
     """The critics' values at the asked positions; samples[i].turn must be i."""
     found: list[Tensor] = [torch.empty(0)] * len(samples)
     with torch.no_grad():
-        for micro in pack(samples, tokens):
+        for micro in pack_microbatches(samples, tokens):
             hidden = micro.hidden()
             values = torch.cat([micro.team.values(critic, hidden[rows]) for critic, rows in micro.critics()]).cpu()
             pieces = values.split([span.asked for span in micro.spans])
@@ -100,7 +103,7 @@ def token_logprobs(
     ]
     found_N = torch.zeros_like(batch.old_N)
     with torch.no_grad():
-        for micro in pack(samples, tokens):
+        for micro in pack_microbatches(samples, tokens):
             rows, turn_N = batch.token_rows(micro.turns)
             chosen, temperature = batch.tokens_N[rows], batch.temperature_K[micro.turns][turn_N]
             device = micro.team.device

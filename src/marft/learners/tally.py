@@ -56,6 +56,7 @@ class Tally:
         return both
 
     def add_all(self, other: Tally) -> None:
+        """Add another tally's sums to these."""
         self.by_agent += other.by_agent
         self.tokens += other.tokens
         for critic, loss in other.critics.items():

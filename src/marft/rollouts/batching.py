@@ -37,7 +37,7 @@ def build_batch(
     Where players have returns of their own, an episode that was cut off is worth what each had earned by then: a critic's
     V(s_K) would be the return of whoever is to act, and of nobody else.
     """
-    found = collect(episodes, members, credit)
+    found = collect_turns(episodes, members, credit)
     number = {member.agent: i for i, member in enumerate(members)}
     agent = [number[turn.agent] for turn in found.turns]
     states = states_of(episodes, found, members, agents)
@@ -78,7 +78,7 @@ def build_batch(
     )
 
 
-def collect(episodes: Sequence[Episode], members: Sequence[Member], credit: Credit) -> Columns:
+def collect_turns(episodes: Sequence[Episode], members: Sequence[Member], credit: Credit) -> Columns:
     """The turns of those who learn, and what they earn."""
     learning = {member.agent for member in members}
     valued = any(member.critic is not None for member in members)
@@ -89,7 +89,9 @@ def collect(episodes: Sequence[Episode], members: Sequence[Member], credit: Cred
         stream = credit.assign(episode)
         if stream.players is None:
             found.shared.add(e)
-            stream = credit.assign(unearned(episode)) if valued and episode.cut_before is not None else stream
+            stream = (
+                credit.assign(without_team_reward(episode)) if valued and episode.cut_before is not None else stream
+            )
         folded = fold(stream, learns)
         for k, player in zip(folded.turns, folded.players or ("",) * len(folded.turns), strict=True):
             turn = episode.turns[k]
@@ -102,7 +104,7 @@ def collect(episodes: Sequence[Episode], members: Sequence[Member], credit: Cred
     return found
 
 
-def unearned(episode: Episode) -> Episode:
+def without_team_reward(episode: Episode) -> Episode:
     """An episode that was cut off has not earned its state's reward yet: the critic's V(s_K) stands for what is to come."""
     return replace(episode, reward=replace(episode.reward, team=0.0))
 

@@ -33,7 +33,7 @@ async def with_differences(
     for e, episode in enumerate(episodes):
         for turn in learning_turns(episode, learns):
             jobs.append((e, turn.index))
-            starts.append(without(episode, turn, baseline))
+            starts.append(start_without_turn(episode, turn, baseline))
     replays = await runner.episodes(starts, seed if baseline == "blank" else f"{seed}/base")
     lost: list[dict[int, float]] = [{} for _ in episodes]
     found = list(episodes)
@@ -53,7 +53,8 @@ async def with_differences(
     ]
 
 
-def without(episode: Episode, turn: Turn, baseline: Literal["blank", "base"]) -> Start:
+def start_without_turn(episode: Episode, turn: Turn, baseline: Literal["blank", "base"]) -> Start:
+    """How to play an episode again with `turn` blanked, or spoken by the base."""
     before = episode.turns[: turn.index]
     if baseline == "blank":
         return Start(task=episode.task, sample=episode.sample, replayed=(*before, replace(turn, completion=BLANK)))
@@ -81,11 +82,11 @@ async def with_forks(
     found: list[Episode] = []
     for trunk, some in zip(trunks, forks, strict=True):
         branches, grown = grown[: len(some)], grown[len(some) :]
-        found += credited(trunk, branches) if trunk.ended != "failed" else [trunk]
+        found += with_tree_credits(trunk, branches) if trunk.ended != "failed" else [trunk]
     return found
 
 
-def credited(trunk: Episode, branches: Sequence[Episode]) -> list[Episode]:
+def with_tree_credits(trunk: Episode, branches: Sequence[Episode]) -> list[Episode]:
     """The trunk and its forks with their credits; a fork that failed is no leaf."""
     whole = [trunk, *(branch for branch in branches if branch.ended != "failed")]
     scores = tree_scores(whole[0], whole[1:])
@@ -94,4 +95,5 @@ def credited(trunk: Episode, branches: Sequence[Episode]) -> list[Episode]:
 
 
 def learning_turns(episode: Episode, learns: Collection[str]) -> list[Turn]:
+    """The turns of agents that learn; none of an episode that failed."""
     return [] if episode.ended == "failed" else [turn for turn in episode.turns if turn.agent in learns]

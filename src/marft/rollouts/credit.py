@@ -49,6 +49,7 @@ class Equal(Credit):
     name: Literal["equal"] = "equal"
 
     def assign(self, episode: Episode) -> RewardStream:
+        """The team's reward for every turn."""
         return credit.equal(episode)
 
 
@@ -59,6 +60,7 @@ class StepDiscounted(Credit):
     beta: Annotated[float, Field(gt=0, lt=1)] = 0.9
 
     def assign(self, episode: Episode) -> RewardStream:
+        """The team's reward, less for early turns."""
         return credit.step_discounted(episode, beta=self.beta)
 
 
@@ -69,9 +71,11 @@ class OwnRewards(Credit):
 
     @property
     def chained(self) -> bool:
+        """Whether a turn's score includes later rewards: without discount it is its own reward alone."""
         return self.gamma > 0
 
     def check(self, played: Sequence[Episode]) -> None:
+        """Raise a MarftError where no episode has rewards of single turns."""
         if not any(episode.reward.turns for episode in played):
             raise MarftError(
                 f"credit: {self.name} needs rewards of single turns (Reward.turns), and this environment gives none; "
@@ -85,6 +89,7 @@ class PerStep(OwnRewards):
     name: Literal["per_step"] = "per_step"
 
     def assign(self, episode: Episode) -> RewardStream:
+        """The environment's rewards of single turns, in one return of the team."""
         return credit.per_step(episode, gamma=self.gamma)
 
 
@@ -94,6 +99,7 @@ class PerPlayer(OwnRewards):
     name: Literal["per_player"] = "per_player"
 
     def assign(self, episode: Episode) -> RewardStream:
+        """The environment's rewards of single turns, in a return of each player."""
         return credit.per_player(episode, gamma=self.gamma)
 
 
@@ -102,9 +108,11 @@ class Replayed(Credit):
 
     @property
     def chained(self) -> bool:
+        """Never: a replayed turn's credit stands alone."""
         return False
 
     def assign(self, episode: Episode) -> RewardStream:
+        """The credits that were found by playing on."""
         return credit.replayed(episode)
 
 
@@ -117,6 +125,7 @@ class Difference(Replayed):
     async def play(
         self, runner: EpisodeRunner, starts: Sequence[Start], seed: str, *, samples: int, learns: Collection[str]
     ) -> list[Episode]:
+        """The episodes, and one more for each learning turn, in which that turn is replaced."""
         from marft.rollouts.counterfactuals import with_differences
 
         episodes = await runner.episodes(starts, seed)
@@ -134,6 +143,7 @@ class Tree(Replayed):
     async def play(
         self, runner: EpisodeRunner, starts: Sequence[Start], seed: str, *, samples: int, learns: Collection[str]
     ) -> list[Episode]:
+        """The first sample of each task as a trunk, the others as forks of it."""
         from marft.rollouts.counterfactuals import with_forks
 
         return await with_forks(runner, starts, seed, samples=samples, learns=learns)

@@ -43,7 +43,8 @@ class KeptLoop:
             self.loop = asyncio.new_event_loop()
 
     def close(self) -> None:
-        close(self.loop)
+        """End all tasks of the loop and close it."""
+        shut_down_loop(self.loop)
         self.loop.close()
 
 
@@ -62,10 +63,10 @@ def one_loop() -> Iterator[None]:
         yield
     finally:
         KEPT.reset(token)
-        run_async(nothing(), kept)
+        run_async(do_nothing(), kept)
 
 
-async def nothing() -> None:
+async def do_nothing() -> None:
     """Only the loop is to be closed."""
 
 
@@ -149,7 +150,7 @@ def run_loop(work: Coroutine[Any, Any, T], interrupts: Interrupts, ending: KeptL
         asyncio.set_event_loop(loop)
         task = loop.create_task(work)
         interrupts.cancel(loop, task)
-        result = finished(loop, task)
+        result = run_until_done(loop, task)
     except asyncio.CancelledError:
         if interrupts.requests:
             raise Stopped from None
@@ -164,7 +165,7 @@ def run_loop(work: Coroutine[Any, Any, T], interrupts: Interrupts, ending: KeptL
     return result
 
 
-def finished(loop: asyncio.AbstractEventLoop, task: asyncio.Task[T]) -> T:
+def run_until_done(loop: asyncio.AbstractEventLoop, task: asyncio.Task[T]) -> T:
     """The task's result. A SystemExit or KeyboardInterrupt that another task raises ends that task, and not the loop."""
     while True:
         try:
@@ -174,12 +175,12 @@ def finished(loop: asyncio.AbstractEventLoop, task: asyncio.Task[T]) -> T:
                 raise
 
 
-def close(loop: asyncio.AbstractEventLoop) -> None:
+def shut_down_loop(loop: asyncio.AbstractEventLoop) -> None:
     """Ends all that the loop has begun, threads included."""
     end_tasks(loop)
     with suppress(Stopped):  # enough time was given
-        finished(loop, loop.create_task(loop.shutdown_asyncgens()))
-        finished(loop, loop.create_task(loop.shutdown_default_executor()))
+        run_until_done(loop, loop.create_task(loop.shutdown_asyncgens()))
+        run_until_done(loop, loop.create_task(loop.shutdown_default_executor()))
 
 
 def end_tasks(loop: asyncio.AbstractEventLoop) -> bool:
@@ -188,7 +189,7 @@ def end_tasks(loop: asyncio.AbstractEventLoop) -> bool:
         if left := asyncio.all_tasks(loop):
             for task in left:
                 task.cancel()
-            finished(loop, loop.create_task(asyncio.wait(left, timeout=GRACE_S)))
+            run_until_done(loop, loop.create_task(asyncio.wait(left, timeout=GRACE_S)))
     stubborn = asyncio.all_tasks(loop)
     for task in stubborn:
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # nobody has to be told
@@ -197,6 +198,7 @@ def end_tasks(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def run_in_thread(work: Coroutine[Any, Any, T], ending: KeptLoop | None) -> T:
+    """Run `work` in a thread with a loop of its own, for callers inside a running loop; Ctrl-C cancels it."""
     begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = Future()
     done: Future[T] = Future()
     interrupted = threading.Event()
@@ -222,7 +224,7 @@ def run_in_thread(work: Coroutine[Any, Any, T], ending: KeptLoop | None) -> T:
     thread = threading.Thread(target=contextvars.copy_context().run, args=(body,), name="marft", daemon=True)
     try:
         thread.start()
-        wait_for(done)
+        wait_until_done(done)
         return done.result()
     except KeyboardInterrupt:
         interrupted.set()
@@ -233,10 +235,10 @@ def run_in_thread(work: Coroutine[Any, Any, T], ending: KeptLoop | None) -> T:
         raise
     finally:
         if begun.done() or thread.is_alive():
-            wait_for(done)
+            wait_until_done(done)
 
 
-def wait_for(done: Future[T]) -> None:
+def wait_until_done(done: Future[T]) -> None:
     """In short waits: a signal that comes just before a wait begins does not end it, and its handler runs after it. (A
     `Thread.join` that is interrupted takes the thread for ended.)"""
     while not done.done():

@@ -29,6 +29,7 @@ class Rollout:
 
     @property
     def learnt(self) -> list[Episode]:
+        """The episodes that are trained on."""
         return [episode for episode in self.episodes if is_learnt(episode)]
 
 
@@ -78,16 +79,18 @@ class SynchronousSource:
         """Nothing is under way meanwhile."""
 
     def state_dict(self) -> dict[str, int]:
+        """How many tasks were drawn so far: with the seed, all that the order depends on."""
         return {"tasks_drawn": self.tasks_drawn}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on after the tasks that were drawn."""
         self.tasks_drawn = state["tasks_drawn"]
 
     def next_tasks(self) -> list[Task]:
         """The next ones in this run's order; those after them may be prepared meanwhile."""
         tasks, start, count = self.runner.host.tasks("train"), self.tasks_drawn, self.config.train.tasks
         chosen = [tasks[i] for i in self.indices(start, count, len(tasks))]
-        if isinstance(tasks, Prepares):
+        if isinstance(tasks, Prefetching):
             tasks.prefetch(self.indices(start + count, count, len(tasks)))
         return chosen
 
@@ -104,7 +107,7 @@ class SynchronousSource:
         if len(failed) > self.config.train.failures * len(episodes) or not played:
             raise MarftError(
                 f"{len(failed)} of {len(episodes)} episodes failed in iteration {iteration}; the first: {failed[0].error}. "
-                f"{remedy(self.run)}",
+                f"{resume_remedy(self.run)}",
                 trace=next((episode.trace for episode in failed if episode.trace), ""),
             )
         if not any(turn.agent in self.config.team.trained for episode in played for turn in episode.turns):
@@ -117,16 +120,17 @@ def is_learnt(episode: Episode) -> bool:
     return episode.ended != "failed" and bool(episode.turns)
 
 
-def remedy(run: Path) -> str:
+def resume_remedy(run: Path) -> str:
     """What to do when a run has stopped because its episodes failed."""
     return f"What was written is kept: mend it, then marft train --resume --run {quote(str(run))}"
 
 
 @runtime_checkable
-class Prepares(Protocol):
+class Prefetching(Protocol):
     """Tasks that take long to make, and may be made before they are asked for."""
 
-    def prefetch(self, indices: Sequence[int]) -> None: ...
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """Begin to make the tasks at these indices; returns at once."""
 
 
 def without_late_groups(episodes: Sequence[Episode]) -> list[Episode]:

@@ -21,12 +21,12 @@ from marft.files import (
     is_folder,
     is_there,
     open_file,
+    read_error,
     read_whole_json,
-    refusal,
 )
 from marft.runs.atomic import fsync_folder, write_atomically
-from marft.runs.disk import writing
-from marft.runs.shapes import Sealed
+from marft.runs.disk import explain_write_errors
+from marft.runs.shapes import CheckpointManifest
 from marft.types import MarftError
 
 MANIFEST = "manifest.json"
@@ -39,7 +39,7 @@ class CorruptCheckpoint(MarftError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Newest:
+class NewestCheckpoint:
     """The newest checkpoint that is whole, and why those that are newer are not, by their iterations."""
 
     iteration: int
@@ -67,6 +67,7 @@ class Checkpoints:
         self.keep = keep
 
     def path(self, iteration: int) -> Path:
+        """The folder of an iteration's checkpoint, whether it exists or not."""
         return self.folder / f"{iteration:06d}"
 
     def list(self) -> builtins.list[int]:
@@ -81,7 +82,7 @@ class Checkpoints:
         try:
             names = os.listdir(self.folder)
         except OSError as error:
-            raise refusal(self.folder, error) from None
+            raise read_error(self.folder, error) from None
         found = {int(name): self.folder / name for name in names if NUMBER.fullmatch(name)}
         hidden = {int(name[1]): name[0] for name in map(HIDDEN.fullmatch, names) if name and name[2] == "old"}
         return {number: self.folder / name for number, name in hidden.items()} | found
@@ -90,7 +91,7 @@ class Checkpoints:
     def save(self, iteration: int, write: Callable[[Path], None]) -> None:
         """Keep what `write` puts into the folder it is given, then delete all but the newest."""
         new = self._hidden(iteration, "new")
-        with writing(self.folder.parent):
+        with explain_write_errors(self.folder.parent):
             self.folder.mkdir(parents=True, exist_ok=True)
             self.recover()
             try:
@@ -109,27 +110,27 @@ class Checkpoints:
         """Clear away what a kill left half done; a checkpoint put aside for one that never came is put back."""
         if not is_folder(self.folder):
             return
-        with writing(self.folder.parent):
+        with explain_write_errors(self.folder.parent):
             for left in sorted(self.folder.iterdir()):
                 if not (name := HIDDEN.fullmatch(left.name)):
                     continue
                 if name[2] == "old" and not is_there(path := self.path(int(name[1]))):
                     left.rename(path)
                 else:
-                    remove(left)
+                    remove_tree(left)
 
     def put_aside(self, iteration: int) -> str:
         """Keep a damaged checkpoint under another name, which is returned, where nobody deletes or overwrites it."""
         number, stem = 1, f"{self.path(iteration).name}.damaged"
         while is_there(aside := self.folder / (stem if number == 1 else f"{stem}-{number}")):
             number += 1
-        with writing(self.folder.parent):
+        with explain_write_errors(self.folder.parent):
             self.present()[iteration].rename(aside)
         return aside.name
 
     def drop_after(self, iteration: int) -> None:
         """Delete what is newer: a run that goes back must not find its other future again."""
-        with writing(self.folder.parent):
+        with explain_write_errors(self.folder.parent):
             self.recover()
             for newer in self.list():
                 if newer > iteration:
@@ -147,13 +148,13 @@ class Checkpoints:
             raise
         fsync_folder(self.folder)
         if is_there(old):
-            remove(old)
+            remove_tree(old)
 
     def _delete(self, iteration: int) -> None:
         # Hidden first, so that a kill in the middle leaves no checkpoint that looks complete and is not.
         gone = self._hidden(iteration, "gone")
         self.path(iteration).rename(gone)
-        remove(gone)
+        remove_tree(gone)
 
     def _hidden(self, iteration: int, state: str) -> Path:
         return self.folder / f".{self.path(iteration).name}.{state}"
@@ -163,23 +164,23 @@ class Checkpoints:
         """Raise unless the files are exactly those of the manifest."""
         folder = self.present().get(iteration, self.path(iteration))
         if not is_folder(folder):
-            raise corrupt(folder, "it is no folder")
+            raise corruption_error(folder, "it is no folder")
         try:
             expected = read_manifest(folder, iteration)
-            found = {name for name in files(folder) if name != MANIFEST}
+            found = {name for name in list_files(folder) if name != MANIFEST}
             for name in sorted(expected.keys() | found):
                 if name not in found:
-                    raise corrupt(folder, f"{name} is missing")
+                    raise corruption_error(folder, f"{name} is missing")
                 if name not in expected:
-                    raise corrupt(folder, f"{name} is unexpected")
-                if digest(folder / name) != expected[name]:
-                    raise corrupt(folder, f"{name} has another SHA-256 than when written")
+                    raise corruption_error(folder, f"{name} is unexpected")
+                if file_digest(folder / name) != expected[name]:
+                    raise corruption_error(folder, f"{name} has another SHA-256 than when written")
         except (Denied, OtherVersion):  # nothing is known of what it holds: an older one is not what the user wants
             raise
         except Damaged as error:
-            raise corrupt(folder, f"{error.path.relative_to(folder)} {error.reason}") from None
+            raise corruption_error(folder, f"{error.path.relative_to(folder)} {error.reason}") from None
 
-    def newest_valid(self, at: int | None = None) -> Newest | None:
+    def newest_valid(self, at: int | None = None) -> NewestCheckpoint | None:
         """The newest checkpoint that verifies; None where there is none at all, an error where none of them does. With
         `at`, that one or an error."""
         present = self.present()
@@ -192,7 +193,7 @@ class Checkpoints:
             except CorruptCheckpoint as error:
                 damaged[iteration] = str(error)
             else:
-                return Newest(iteration=iteration, folder=present[iteration], damaged=damaged)
+                return NewestCheckpoint(iteration=iteration, folder=present[iteration], damaged=damaged)
         if damaged:
             whole = "no other is there" if len(damaged) == 1 else f"nor is any of the {len(damaged) - 1} others whole"
             raise CorruptCheckpoint(f"{damaged[max(damaged)]}, and {whole}; {self.remedy()}")
@@ -203,7 +204,7 @@ class Checkpoints:
         config = shlex.quote(str(self.folder.parent / "config.yaml"))
         return f"nothing was changed; put one back from a copy, or start anew in another folder: marft train {config} --run DIR"
 
-    def _exactly(self, iteration: int, present: dict[int, Path]) -> Newest:
+    def _exactly(self, iteration: int, present: dict[int, Path]) -> NewestCheckpoint:
         others = ", ".join(str(other) for other in self.list() if other != iteration) or "none"
         if iteration not in present:
             raise MarftError(f"{self.folder} has no checkpoint of iteration {iteration}; available: {others}")
@@ -211,12 +212,12 @@ class Checkpoints:
             self.verify(iteration)
         except CorruptCheckpoint as error:
             raise CorruptCheckpoint(f"{error}; choose another, available: {others}") from error
-        return Newest(iteration=iteration, folder=present[iteration], damaged={})
+        return NewestCheckpoint(iteration=iteration, folder=present[iteration], damaged={})
 
 
 def seal(folder: Path, iteration: int) -> None:
     """Bring every file to the disk, and then the manifest that vouches for them."""
-    hashes = {name: digest(folder / name, sync=True) for name in files(folder)}
+    hashes = {name: file_digest(folder / name, sync=True) for name in list_files(folder)}
     if MANIFEST in hashes:
         raise ValueError(f"{MANIFEST} is the checkpoint's own; write under another name")
     for inner in sorted(path for path in folder.rglob("*") if path.is_dir()):
@@ -227,37 +228,39 @@ def seal(folder: Path, iteration: int) -> None:
 
 def read_manifest(folder: Path, iteration: int) -> dict[str, str]:
     """The SHA-256 of each file, by its path relative to the checkpoint."""
-    sealed = read_whole_json(folder / MANIFEST, Sealed)
+    sealed = read_whole_json(folder / MANIFEST, CheckpointManifest)
     if sealed.iteration != iteration:
-        raise corrupt(folder, f"{MANIFEST} is that of iteration {sealed.iteration}")
+        raise corruption_error(folder, f"{MANIFEST} is that of iteration {sealed.iteration}")
     return dict(sealed.files)
 
 
-def corrupt(folder: Path, reason: str) -> CorruptCheckpoint:
+def corruption_error(folder: Path, reason: str) -> CorruptCheckpoint:
+    """The error for a checkpoint that does not match its manifest."""
     return CorruptCheckpoint(f"checkpoint {folder} is corrupt: {reason}")
 
 
-def files(folder: Path) -> list[str]:
+def list_files(folder: Path) -> list[str]:
     """Whatever is no folder, by its path there."""
 
     def stop(error: OSError) -> None:
-        raise refusal(Path(error.filename), error)
+        raise read_error(Path(error.filename), error)
 
     found = [Path(place, name) for place, _, names in os.walk(folder, onerror=stop) for name in names]
     return [path.relative_to(folder).as_posix() for path in sorted(found)]
 
 
-def digest(path: Path, *, sync: bool = False) -> str:
+def file_digest(path: Path, *, sync: bool = False) -> str:
+    """A file's SHA-256 in hexadecimal; with `sync` its bytes are on the disk afterwards."""
     with open_file(path) as file:
         if sync:
             os.fsync(file.fileno())
         try:
             return hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
-            raise refusal(path, error) from None
+            raise read_error(path, error) from None
 
 
-def remove(path: Path) -> None:
+def remove_tree(path: Path) -> None:
     """A folder with all that is in it; of a link, the link."""
     if path.is_symlink() or not path.is_dir():
         path.unlink()

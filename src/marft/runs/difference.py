@@ -27,7 +27,7 @@ class Difference:
 def first_difference(old: Config, new: Config, *, free: Collection[str] = (), moved: bool = False) -> Difference | None:
     """The first differing key, leaving out those that are, or lie under, a key in `free`; with `moved` also names of what
     has only moved into a file."""
-    for difference in differences(old.model_dump(mode="json"), new.model_dump(mode="json")):
+    for difference in find_differences(old.model_dump(mode="json"), new.model_dump(mode="json")):
         if moved and difference.moved:
             continue
         if not any(f"{difference.key}.".startswith(f"{key}.") for key in free):
@@ -35,20 +35,22 @@ def first_difference(old: Config, new: Config, *, free: Collection[str] = (), mo
     return None
 
 
-def differences(old: Any, new: Any, key: str = "") -> Iterator[Difference]:
+def find_differences(old: Any, new: Any, key: str = "") -> Iterator[Difference]:
+    """Every dotted key whose values differ, depth first."""
     if key == "team.agents" and list(old) != list(new):
         # Their order is the order of play, which comparing agent by agent would overlook.
-        yield Difference(key=key, old=show(list(old)), new=show(list(new)))
+        yield Difference(key=key, old=format_value(list(old)), new=format_value(list(new)))
     elif isinstance(old, dict) and isinstance(new, dict):
         # A name first: `algorithm.name` explains why all the other keys of two algorithms differ.
         for part in sorted(old | new, key=lambda part: part != "name"):
-            yield from differences(old.get(part, ABSENT), new.get(part, ABSENT), f"{key}.{part}" if key else part)
+            yield from find_differences(old.get(part, ABSENT), new.get(part, ABSENT), f"{key}.{part}" if key else part)
     elif old != new:
         named = key in ("env.name", "team.workflow") or key.endswith(".script")
-        yield Difference(key=key, old=show(old), new=show(new), moved=named and is_moved(old, new))
+        yield Difference(key=key, old=format_value(old), new=format_value(new), moved=named and is_moved(old, new))
 
 
-def show(value: Any) -> str:
+def format_value(value: Any) -> str:
+    """A value as JSON, cut to 60 characters; `nothing` where it is absent."""
     if value is ABSENT:
         return "nothing"
     text = json.dumps(value, ensure_ascii=False)

@@ -15,7 +15,7 @@ from marft.config.reading import read_config
 from marft.files import Damaged, Row, check_folder, is_ended, is_there, read_object, read_rows
 from marft.runs.atomic import append_whole, write_atomically
 from marft.runs.difference import first_difference
-from marft.runs.disk import FULL, require_space, writing
+from marft.runs.disk import FULL, explain_write_errors, require_space
 from marft.runs.shapes import Event, HeldOut, Line, Manifest, Summary, When
 from marft.runs.transcripts import Transcript
 from marft.types import MarftError
@@ -48,10 +48,10 @@ class RunDirectory:
         run = cls(path)
         try:
             if run.exists():
-                raise MarftError(run.taken(config))
+                raise MarftError(run.taken_message(config))
             path.mkdir(parents=True, exist_ok=True)
             run.check_free()
-            write_atomically(path / MANIFEST, pretty(manifest))
+            write_atomically(path / MANIFEST, json_bytes(manifest))
             # Last, because it is what makes the folder a run.
             write_atomically(path / CONFIG, to_yaml(config).encode())
         except OSError as error:
@@ -93,14 +93,14 @@ class RunDirectory:
             for _ in read_rows(self.path / name, shape):
                 pass
 
-    def furthest(self) -> int:
+    def last_iteration(self) -> int:
         """The last iteration that any file tells of: from the first on, there has been a checkpoint."""
         told: list[int] = [(self.summary() or {}).get("iterations", 0)]
         for name, shape in {**LINES, EVENTS: Event}.items():
             told += [row.data["iteration"] for row in read_rows(self.path / name, shape)]
         return max(told)
 
-    def taken(self, config: Config) -> str:
+    def taken_message(self, config: Config) -> str:
         """Why no new run with this config can start here."""
         difference = first_difference(self.config(), config)
         if difference is None:
@@ -112,6 +112,7 @@ class RunDirectory:
 
     # --- config ------------------------------------------------------------------------------------------------------
     def config(self) -> Config:
+        """The run's config; raises a MarftError where `config.yaml` cannot be read."""
         try:
             return read_config(self.path / CONFIG)
         except Damaged:
@@ -120,6 +121,7 @@ class RunDirectory:
             raise MarftError(f"{error}; put it back from a copy, or choose another --run") from error
 
     def manifest(self) -> dict[str, Any]:
+        """What `manifest.json` holds; raises Damaged where it cannot be read."""
         return read_object(self.path / MANIFEST, Manifest)
 
     def check_same(self, config: Config) -> None:
@@ -134,14 +136,16 @@ class RunDirectory:
     def write_config(self, config: Config) -> None:
         """The config that a resumed run goes on with."""
         if first_difference(self.config(), config):
-            with writing(self.path):
+            with explain_write_errors(self.path):
                 write_atomically(self.path / CONFIG, to_yaml(config).encode())
 
     # --- what happens, line by line ----------------------------------------------------------------------------------
     def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """Append an iteration's row to `metrics.jsonl`."""
         self._append(METRICS, [row])
 
     def append_episodes(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append transcripts to `episodes.jsonl`."""
         self._append(EPISODES, rows)
 
     def append_event(self, event: str, iteration: int, **details: Any) -> None:
@@ -151,6 +155,7 @@ class RunDirectory:
         self._append(EVENTS, [{"iteration": iteration, "event": event, "time": moment, **details}])
 
     def events(self) -> list[dict[str, Any]]:
+        """All lines of `events.jsonl`, oldest first."""
         return [row.data for row in read_rows(self.path / EVENTS, Event)]
 
     def append_held_out(
@@ -165,9 +170,11 @@ class RunDirectory:
         return (row.data for row in read_rows(self.path / HELD_OUT, HeldOut))
 
     def metrics(self) -> list[dict[str, Any]]:
+        """All rows of `metrics.jsonl`, oldest first."""
         return [row.data for row in self.metric_rows()]
 
     def metric_rows(self) -> Iterator[Row]:
+        """The rows of `metrics.jsonl` with their line numbers, read one by one."""
         return read_rows(self.path / METRICS, Line)
 
     def truncate(self, iteration: int, valid: Collection[When] = ("before", "during", "after")) -> None:
@@ -184,26 +191,27 @@ class RunDirectory:
                 for row in read_rows(path, shape)
                 if row.data["iteration"] <= iteration and row.data.get("when") in (*valid, None)
             )
-            with writing(self.path):
+            with explain_write_errors(self.path):
                 write_atomically(path, kept)
 
     def _append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        data = b"".join(encode(row) for row in rows)
+        data = b"".join(row_bytes(row) for row in rows)
         if data:
-            with writing(self.path):
+            with explain_write_errors(self.path):
                 append_whole(self.path / name, data)
 
     def _drop_torn(self, name: str, shape: type[Any]) -> None:
         """What is appended to a line that a kill has torn would be no line either."""
         path = self.path / name
         if is_there(path) and not is_ended(path):
-            with writing(self.path):
+            with explain_write_errors(self.path):
                 write_atomically(path, b"".join(row.line + b"\n" for row in read_rows(path, shape)))
 
     # --- summary -----------------------------------------------------------------------------------------------------
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        with writing(self.path):
-            write_atomically(self.path / SUMMARY, pretty(summary))
+        """Replace `summary.json`."""
+        with explain_write_errors(self.path):
+            write_atomically(self.path / SUMMARY, json_bytes(summary))
 
     def summary(self) -> dict[str, Any] | None:
         """None as long as the run has written none."""
@@ -211,11 +219,13 @@ class RunDirectory:
         return read_object(path, Summary) if is_there(path) else None
 
 
-def encode(row: Mapping[str, Any]) -> bytes:
+def row_bytes(row: Mapping[str, Any]) -> bytes:
+    """A row as one line of JSON; ValueError where it has no iteration or a number is not finite."""
     if "iteration" not in row:
         raise ValueError("a row needs its iteration: resuming drops rows by it")
     return json.dumps(dict(row), allow_nan=False).encode() + b"\n"
 
 
-def pretty(data: Mapping[str, Any]) -> bytes:
+def json_bytes(data: Mapping[str, Any]) -> bytes:
+    """Indented JSON with a final line break, as all small files of a run are written."""
     return json.dumps(dict(data), allow_nan=False, indent=2).encode() + b"\n"

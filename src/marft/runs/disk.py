@@ -19,14 +19,14 @@ REFUSED = {
 
 
 @contextmanager
-def writing(run: Path) -> Iterator[None]:
+def explain_write_errors(run: Path) -> Iterator[None]:
     """Around every write into a run: the disk's refusals become one line, our own bugs stay what they are."""
     again = f"then `marft train --resume --run {shlex.quote(str(run))}`"
     try:
         yield
     except OSError as error:
         if error.errno in FULL:
-            raise MarftError(full(run, again)) from error
+            raise MarftError(full_disk_message(run, again)) from error
         if error.errno in REFUSED:
             place = error.filename or run
             raise MarftError(
@@ -36,11 +36,12 @@ def writing(run: Path) -> Iterator[None]:
     except Exception as error:
         # safetensors is written in Rust and reports a full disk as an error of its own, with the number in its text.
         if any(f"os error {number}" in str(error) for number in FULL):
-            raise MarftError(full(run, again)) from error
+            raise MarftError(full_disk_message(run, again)) from error
         raise
 
 
-def full(run: Path, again: str) -> str:
+def full_disk_message(run: Path, again: str) -> str:
+    """The error message for a full disk."""
     return f"the disk of {run} is full; nothing already written is lost: free space, {again}"
 
 
@@ -55,12 +56,12 @@ def require_space(path: Path, needed: int) -> None:
         raise MarftError(f"cannot use {path}: {error.strerror}; choose another --run") from error
     if free < needed:
         raise MarftError(
-            f"{path}: the run needs {readable(needed)} of disk and {readable(free)} are free; "
+            f"{path}: the run needs {format_bytes(needed)} of disk and {format_bytes(free)} are free; "
             "free space or choose another --run"
         )
 
 
-def readable(size: int) -> str:
+def format_bytes(size: int) -> str:
     """17000000 → '17.0 MB'."""
     value, units = float(size), ["B", "kB", "MB", "GB", "TB"]
     while value >= 1000 and len(units) > 1:

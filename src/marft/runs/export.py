@@ -18,7 +18,7 @@ def checkpoint_folder(run: RunDirectory, at: int | None) -> Path:
     kept = Checkpoints(run.path / "checkpoints", run.config().checkpoint.keep)
     found = kept.newest_valid(at)
     if found is None:
-        if run.furthest():
+        if run.last_iteration():
             raise MarftError(f"{run.path} has lost its checkpoints; {kept.remedy()}")
         raise MarftError(f"{run.path} has no checkpoint yet; let it train until its first")
     if found.damaged:  # an older one than the user expects

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from marft.files import Damaged, kind_of
+from marft.files import Damaged, file_kind
 from marft.terminal import warn
 from marft.types import MarftError
 
@@ -59,7 +59,7 @@ class Lock:
             self._clear_away()
             raise
         if hasattr(os, "register_at_fork"):  # a forked child shares the lock and would keep it when we are killed
-            os.register_at_fork(after_in_child=partial(forget, weakref.ref(self)))
+            os.register_at_fork(after_in_child=partial(close_inherited, weakref.ref(self)))
         return self
 
     def __exit__(
@@ -87,20 +87,20 @@ class Lock:
                 ) from error
             try:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # whatever it is, it is not ours to delete
-                    raise Damaged(self.path, f"is {kind_of(self.path)} and should be a file", "choose another --run")
-                lock(descriptor)
-                if not is_at(descriptor, self.path):  # its last holder has deleted it meanwhile
+                    raise Damaged(self.path, f"is {file_kind(self.path)} and should be a file", "choose another --run")
+                lock_file(descriptor)
+                if not is_same_file(descriptor, self.path):  # its last holder has deleted it meanwhile
                     os.close(descriptor)
                     continue
             except BaseException as error:
                 os.close(descriptor)
                 if isinstance(error, OSError) and error.errno in HELD:
-                    raise MarftError(refusal(self.folder, read_holder(self.path))) from None
+                    raise MarftError(held_message(self.folder, read_holder(self.path))) from None
                 raise
             self._descriptor = descriptor
             with suppress(OSError):  # who we are is only told to others; a full disk shows itself later
                 os.ftruncate(descriptor, 0)
-                os.write(descriptor, json.dumps(holder()).encode() + b"\n")
+                os.write(descriptor, json.dumps(describe_process()).encode() + b"\n")
 
     def _close(self) -> None:
         if self._descriptor is not None:
@@ -140,7 +140,7 @@ def suppress_unsupported(folder: Path) -> Iterator[None]:
         )
 
 
-def lock(descriptor: int) -> None:
+def lock_file(descriptor: int) -> None:
     """At once, or an OSError whose number is in HELD."""
     if sys.platform == "win32":
         os.lseek(descriptor, FAR, os.SEEK_SET)
@@ -150,20 +150,21 @@ def lock(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def is_at(descriptor: int, path: Path) -> bool:
+def is_same_file(descriptor: int, path: Path) -> bool:
+    """Whether the path still leads to the open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
         return False
 
 
-def forget(lock: weakref.ref[Lock]) -> None:
+def close_inherited(lock: weakref.ref[Lock]) -> None:
     """In a forked child: its copy of the descriptor is closed, which leaves the parent's lock as it is."""
     if (inherited := lock()) is not None:
         inherited._close()
 
 
-def holder() -> dict[str, Any]:
+def describe_process() -> dict[str, Any]:
     """This process, for others to read."""
     program = Path(sys.argv[0]).name if sys.argv else ""
     return {
@@ -185,7 +186,8 @@ def read_holder(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def refusal(folder: Path, found: dict[str, Any] | None) -> str:
+def held_message(folder: Path, found: dict[str, Any] | None) -> str:
+    """The error message that names who holds the lock."""
     who = "another process"
     if found is not None:
         since = str(found.get("started", "an unknown time")).replace("T", " ")

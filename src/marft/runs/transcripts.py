@@ -34,7 +34,8 @@ class Transcript:
     turns: tuple[Said, ...]
 
 
-def transcript_of(episode: Episode, gold: str | None) -> Transcript:
+def make_transcript(episode: Episode, gold: str | None) -> Transcript:
+    """An episode's transcript; `gold` is the right answer to its task, if known."""
     said = (Said(agent=turn.agent, text=turn.text, finish=turn.completion.finish) for turn in episode.turns)
     return Transcript(
         task=episode.task.id, sample=episode.sample, prompt=episode.task.prompt, gold=gold, reward=episode.reward.team,
@@ -43,7 +44,7 @@ def transcript_of(episode: Episode, gold: str | None) -> Transcript:
     )  # fmt: skip
 
 
-def worst(episodes: Sequence[Episode], count: int) -> list[Episode]:
+def worst_episodes(episodes: Sequence[Episode], count: int) -> list[Episode]:
     """The `count` episodes that tell most, in the order of play: failed ones, then wrong ones, then the lowest rewards."""
 
     def rank(i: int) -> tuple[bool, bool, float]:

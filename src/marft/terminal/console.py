@@ -20,6 +20,7 @@ class PlainConsole(Console):
     """Every string that is printed, or stands in a table, passes through `render_str`: there it becomes plain text."""
 
     def render_str(self, text: str, *, style: Any = "", justify: Any = None, overflow: Any = None, **_: Any) -> Text:
+        """The text as it is: no markup, no highlighting, control characters spelled out."""
         return Text(visible(text, self.encoding), style=style, justify=justify, overflow=overflow)
 
     def say(self, line: str) -> None:

@@ -51,6 +51,7 @@ class Display(Status):
 
     # --- what is told ------------------------------------------------------------------------------------------------
     def begin(self, what: str, *, total: int | None = None, unit: str = "", announce: bool = True) -> None:
+        """Show `what` as the present work; without a terminal it is printed, if announced."""
         self.what, self.unit = what, unit
         self.done, self.total, self.fixed = 0, total or 0, total is not None
         self.started = time.monotonic()
@@ -60,13 +61,16 @@ class Display(Status):
             self.say(f"{what}: {total:,} {unit}" if total else what)
 
     def expect(self, more: int) -> None:
+        """Raise the total by `more`, unless it was given at the beginning."""
         if not self.fixed:
             self.total += more
 
     def advance(self, count: int = 1) -> None:
+        """Count `count` units as done."""
         self.done += count
 
     def rest(self) -> None:
+        """Take the live line away."""
         self.what = ""
         if self._live is not None:
             self._live.stop()
@@ -102,7 +106,7 @@ class Display(Status):
 
 
 @contextmanager
-def starting(*, stderr: bool = False) -> Iterator[Display]:
+def start_display(*, stderr: bool = False) -> Iterator[Display]:
     """A display with its first line before the heavy imports. What prints its result has it on stderr."""
     with Display(make_console(stderr=stderr)) as display:
         display.begin("loading torch and transformers")
@@ -110,7 +114,7 @@ def starting(*, stderr: bool = False) -> Iterator[Display]:
 
 
 @contextmanager
-def shown(display: Display | None) -> Iterator[Display]:
+def ensure_display(display: Display | None) -> Iterator[Display]:
     """The caller's display, or one of our own."""
     if display is not None:
         yield display

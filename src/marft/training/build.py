@@ -1,4 +1,4 @@
-"""From a config to the things it names: bases, agents and their voices, learner, environment."""
+"""From a config to the things it names: bases, agents and their engines, learner, environment."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ from marft.runs.directory import RunDirectory
 from marft.runs.export import checkpoint_folder
 from marft.terminal import warn
 from marft.terminal.status import Status
-from marft.training.limits import describe_limits
 from marft.types import MarftError, Sampling
 
 CRITIC = "critic"
@@ -70,10 +69,12 @@ class Assembly:
 
     @property
     def teams(self) -> list[TeamModel]:
+        """The base models with their adapters, in the order of `bases`."""
         return [base.team for base in self.bases.values()]
 
     @property
     def device(self) -> str:
+        """The first base's device, as torch names it; a phrase where no base is loaded."""
         return next((str(base.team.device) for base in self.bases.values()), "no device of ours")
 
     @property
@@ -120,7 +121,7 @@ def assemble(
         status.begin(f"loading the model {name}")
         bases[name] = make_base(config, name, saved, lockstep)
     engines = {name: base.engine for name, base in bases.items()}
-    agents = {name: seat_agent(config, name, engines, lockstep) for name in config.team.agents}
+    agents = {name: make_agent(config, name, engines, lockstep) for name in config.team.agents}
     members = [
         Member(agent=name, adapter=adapter, critic=critic_of(config, name))
         for name, adapter in config.team.trained.items()
@@ -138,6 +139,7 @@ def assemble(
 
 
 def open_host(env: EnvConfig, lockstep: Lockstep) -> Host:
+    """The environment of a config, hosted in its worker processes; close it after use."""
     return open_env(
         env.name, env.settings, deadline=env.deadline, tasks_deadline=env.tasks_deadline, workers=env.workers,
         lockstep=lockstep,
@@ -146,6 +148,7 @@ def open_host(env: EnvConfig, lockstep: Lockstep) -> Host:
 
 # --- bases and adapters ----------------------------------------------------------------------------------------------
 def model_of(config: Config, agent: str) -> str:
+    """The name of an agent's base model: its own, or the config's."""
     return config.team.agents[agent].model or config.model
 
 
@@ -156,6 +159,7 @@ def base_names(config: Config) -> list[str]:
 
 
 def make_base(config: Config, model: str, saved: Path | None, lockstep: Lockstep) -> Base:
+    """Load a base model, with the adapters and critics of every agent that uses it, and open its engine."""
     loaded = load(model, config.device, config.dtype)
     adapters: dict[str, AdapterSpec] = {}
     critics: dict[str, AdapterSpec] = {}
@@ -180,7 +184,24 @@ def make_base(config: Config, model: str, saved: Path | None, lockstep: Lockstep
     return Base(team=team, engine=make_engine(config, team, lockstep), fingerprint=loaded.fingerprint)
 
 
+def describe_limits(config: Config, model: str, longest: int) -> str | None:
+    """One line where agents may say more than their model reads, prompt and all; they would be cut off earlier."""
+    over = {
+        name: agent.max_tokens
+        for name, agent in config.team.agents.items()
+        if agent.kind in ("trained", "frozen") and model_of(config, name) == model and agent.max_tokens >= longest
+    }
+    if not over:
+        return None
+    given = ", ".join(f"team.agents.{name}.max_tokens={most}" for name, most in over.items())
+    return (
+        f"model {model} reads at most {longest} tokens, prompt and answer together, and {given} asks for more: "
+        f"turns end when they are full; give less than {longest}"
+    )
+
+
 def make_engine(config: Config, team: TeamModel, lockstep: Lockstep) -> Engine:
+    """The engine that the config names, generating with `team`."""
     match config.engine.name:
         case "local":
             memory = config.engine.share / len(base_names(config))
@@ -214,15 +235,18 @@ def adapter_of(config: Config, name: str) -> str | None:
 
 
 def adapter_spec(config: Config, adapter: str, agent: AgentConfig, saved: Path | None) -> AdapterSpec:
+    """An adapter's rank and alpha: those it was saved with where it starts from a file, else the config's."""
     if agent.rank is None and (source := agent.init_from or (config.init_from if agent.kind == "frozen" else None)):
         # its rank is the one it was saved with
-        folder = saved / "agents" / adapter if saved else Path(source) if agent.init_from else found_in(source, adapter)
+        folder = (
+            saved / "agents" / adapter if saved else Path(source) if agent.init_from else adapter_path(source, adapter)
+        )
         alpha, rank = read_scaling(folder / CONFIG)
         return AdapterSpec(name=adapter, rank=rank, alpha=alpha)
     return AdapterSpec(name=adapter, rank=agent.rank or config.lora.rank, alpha=config.lora.alpha)
 
 
-def found_in(source: str, adapter: str) -> Path:
+def adapter_path(source: str, adapter: str) -> Path:
     """Where an adapter lies in a run, or in a folder of adapters."""
     run, folder = RunDirectory(Path(source)), Path(source)
     if run.exists():
@@ -244,9 +268,10 @@ def critic_of(config: Config, agent: str) -> str | None:
 
 
 # --- agents ----------------------------------------------------------------------------------------------------------
-def seat_agent(config: Config, name: str, engines: Mapping[str, TextEngine], lockstep: Lockstep) -> Agent:
+def make_agent(config: Config, name: str, engines: Mapping[str, TextEngine], lockstep: Lockstep) -> Agent:
+    """An agent of the config with its prompt, sampling settings, tools and engine."""
     agent = config.team.agents[name]
-    tools = offer_tools(agent, lockstep)
+    tools = make_tools(agent, lockstep)
     sampling = (
         Sampling(max_tokens=UNLIMITED) if agent.kind == "scripted" else agent.sampling
     )  # a script says what it says
@@ -256,12 +281,12 @@ def seat_agent(config: Config, name: str, engines: Mapping[str, TextEngine], loc
         sees=agent.sees,
         adapter=adapter_of(config, name),
         sampling=replace(sampling, stop=(*agent.stop, *tools.stops)),
-        voice=voice_of(agent, engines, model_of(config, name)),
+        voice=engine_of(agent, engines, model_of(config, name)),
         tools=tools,
     )
 
 
-def offer_tools(agent: AgentConfig, lockstep: Lockstep) -> Tools:
+def make_tools(agent: AgentConfig, lockstep: Lockstep) -> Tools:
     """The agent's tools, each used in a thread, so that several agents' calls run at once."""
 
     def offer(tool: Tool) -> AgentTool:
@@ -271,7 +296,8 @@ def offer_tools(agent: AgentConfig, lockstep: Lockstep) -> Tools:
     return Tools(by_name={tool.name: offer(tool) for tool in made}, most=agent.calls or MOST_CALLS)
 
 
-def voice_of(agent: AgentConfig, engines: Mapping[str, TextEngine], model: str) -> TextEngine:
+def engine_of(agent: AgentConfig, engines: Mapping[str, TextEngine], model: str) -> TextEngine:
+    """The engine that generates an agent's turns: its script, its remote endpoint, or that of its base model."""
     if agent.script is not None:
         return ScriptedEngine(find_script(agent.script), ids=False)
     if remote := agent.remote:
@@ -285,6 +311,7 @@ def voice_of(agent: AgentConfig, engines: Mapping[str, TextEngine], model: str) 
 
 # --- the learner -----------------------------------------------------------------------------------------------------
 def learner_settings(config: Config, members: list[Member]) -> LearnerSettings:
+    """What the learner needs of the config; learning rates by adapter and critic."""
     algorithm, optimizer = config.algorithm, config.optimizer
     lr = {m.adapter: config.team.agents[m.agent].lr or optimizer.lr for m in members}
     lr |= {m.critic: config.critic.lr or optimizer.lr for m in members if m.critic is not None}

@@ -40,6 +40,7 @@ class Position:
 
 
 def write_checkpoint(folder: Path, teams: Sequence[TeamModel], learner: Learner, position: Position) -> None:
+    """Write all adapters, the optimizers' states and the position into an empty folder."""
     for team in teams:
         for name in team.adapters:  # frozen ones too: a checkpoint is the whole team
             save_adapter(team, name, adapter_folder(folder, team, name))
@@ -81,6 +82,7 @@ def load_adapters(folder: Path, teams: Sequence[TeamModel]) -> None:
 
 
 def adapter_folder(folder: Path, team: TeamModel, name: str) -> Path:
+    """Where a checkpoint keeps an adapter: below `critics` or `agents`."""
     return folder / ("critics" if name in team.value_heads else "agents") / name
 
 

@@ -22,7 +22,7 @@ def save_failure(
 ) -> None:
     """`batch.safetensors` holds every turn's prompt, tokens and log-probs and what they were worth; `batch.json` the names."""
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors_of(rollout, data), folder / "batch.safetensors")
+    save_file(failure_tensors(rollout, data), folder / "batch.safetensors")
     names = {
         "error": line,
         "agents": [member.agent for member in rollout.batch.members],
@@ -38,7 +38,7 @@ def save_failure(
             save_adapter(team, name, adapter_folder(folder, team, name))
 
 
-def tensors_of(rollout: Rollout, data: TrainingBatch | None) -> dict[str, Tensor]:
+def failure_tensors(rollout: Rollout, data: TrainingBatch | None) -> dict[str, Tensor]:
     """Axis letters: K turns, N tokens of all turns, P tokens of all prompts, S tokens of all central states, E episodes."""
     batch = rollout.batch if data is None else data.batch
     found: dict[str, Tensor | None] = {

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from marft.algorithms.batch import TrainingBatch
-from marft.files import check_row, damaged_line, quoted
+from marft.files import check_row, damaged_line, quote_key
 from marft.learners.base import NotFinite
 from marft.models.team import TeamModel
 from marft.rollouts.source import Rollout
 from marft.runs.directory import RunDirectory
-from marft.runs.disk import writing
+from marft.runs.disk import explain_write_errors
 from marft.training.collapse import CollapseWatch, Sign, Watched
 from marft.training.failures import save_failure
 
@@ -44,23 +44,25 @@ class Guard:
             if "episodes" in row.data:  # of this version
                 check_row(row, Watched)
                 if strangers := sorted(row.data["agents"].keys() - self.noise):
-                    raise damaged_line(row.path, row.number, f"{quoted(strangers[0])} is nobody who learns here")
+                    raise damaged_line(row.path, row.number, f"{quote_key(strangers[0])} is nobody who learns here")
                 self.watch.look(row.data)
         self.watch.forget_told()
 
     def look(self, row: Mapping[str, Any]) -> None:
+        """Report every sign of collapse that this iteration's row shows; raises Collapsed where the run must stop."""
         for sign in self.watch.look(row):
-            self.tell("collapse" if sign.collapsed else "warning", row["iteration"], sign)
+            self.report_sign("collapse" if sign.collapsed else "warning", row["iteration"], sign)
             if sign.collapsed and self.stops:
                 raise Collapsed(sign)
 
-    def tell(self, event: str, iteration: int, sign: Sign) -> None:
+    def report_sign(self, event: str, iteration: int, sign: Sign) -> None:
+        """Write a sign to `events.jsonl` and print it as a warning."""
         said = {"sign": sign.name, "agent": sign.agent, "since": sign.since, "line": sign.line}
         self.run.append_event(event, iteration, **said)
         self.warn(f"{event} in iteration {iteration}: {sign.line}")
 
     @contextmanager
-    def finite(
+    def require_finite(
         self, iteration: int, teams: Sequence[TeamModel], rollout: Rollout, data: TrainingBatch | None = None
     ) -> Iterator[None]:
         """Around what may find values or gradients that are not finite: the batch is saved, and nobody can go on with it."""
@@ -68,10 +70,10 @@ class Guard:
             yield
         except NotFinite as error:
             folder = self.run.path / "failures" / f"{iteration:06d}"
-            with writing(self.run.path):
+            with explain_write_errors(self.run.path):
                 save_failure(folder, teams, rollout, data, str(error))
             line = f"{error}; its batch is in {folder}"
             good = iteration - 1 if data is not None else iteration - 2  # a value is that of the checkpoint before
             sign = Sign(name="not finite", agent=error.adapter, line=line, since=iteration, good=good, collapsed=True)
-            self.tell("collapse", iteration, sign)
+            self.report_sign("collapse", iteration, sign)
             raise Collapsed(sign) from error

@@ -42,9 +42,9 @@ def load_trained_team(
 ) -> tuple[Config, Assembly]:
     """The team of a run, with the adapters of its newest checkpoint or of `at`."""
     run = RunDirectory.open(path)
-    config, saved = config_of(run, overrides), checkpoint_folder(run, at)
+    config, saved = read_run_config(run, overrides), checkpoint_folder(run, at)
     run.manifest()  # before the model is loaded
-    parts = assemble(config, saved=saved, reads=own_tasks(config), status=status)
+    parts = assemble(config, saved=saved, reads=evaluation_splits(config), status=status)
     check_base(run, parts)
     load_adapters(saved, parts.teams)
     return config, parts
@@ -52,7 +52,7 @@ def load_trained_team(
 
 def load_new_team(config: Config, status: Status | None = None) -> Assembly:
     """A team before training."""
-    parts = assemble(config, reads=own_tasks(config), status=status)
+    parts = assemble(config, reads=evaluation_splits(config), status=status)
     load_initial_adapters(config, parts)
     return parts
 
@@ -70,7 +70,8 @@ def load_initial_adapters(config: Config, parts: Assembly) -> None:
         initial_adapters(config.init_from, parts.teams, newest, leave_out=[name for name in brought if name])
 
 
-def config_of(run: RunDirectory, overrides: Overrides) -> Config:
+def read_run_config(run: RunDirectory, overrides: Overrides) -> Config:
+    """A run's config with overrides on top; raises a MarftError where the result is not valid."""
     own = run.config().model_dump(mode="json")
     return parse(merge_settings(own, overrides) if isinstance(overrides, Mapping) else merge(own, overrides))
 
@@ -85,6 +86,6 @@ def check_base(run: RunDirectory, parts: Assembly) -> None:
         )
 
 
-def own_tasks(config: Config) -> tuple[Split, ...]:
+def evaluation_splits(config: Config) -> tuple[Split, ...]:
     """What an evaluation needs of the run's own environment: nothing where it has other benchmarks."""
     return () if config.eval.benchmarks else ("test",)

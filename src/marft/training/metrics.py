@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from marft.algorithms.batch import TrainingBatch
-from marft.algorithms.mismatch import over_plays
+from marft.algorithms.mismatch import combine_plays
 from marft.learners.base import Update
 from marft.rollouts.source import Rollout
 from marft.types import Episode, Task
@@ -56,7 +56,7 @@ def iteration_row(plays: Sequence[Play]) -> dict[str, Any]:
         if (factor_E := play.update.factor_E) is not None:
             row["factor"] = {"mean": float(factor_E.mean()), "std": float(factor_E.std(correction=0))}
     if compared := [play.mismatch for play in plays if play.mismatch is not None]:
-        row["mismatch"] = over_plays(compared)
+        row["mismatch"] = combine_plays(compared)
     return {key: value for key, value in row.items() if value != {} or key == "agents"}
 
 
@@ -77,6 +77,7 @@ def reward_figures(played: Sequence[Episode]) -> dict[str, float | None]:
 
 
 def agent_figures(play: Play) -> dict[str, dict[str, Any]]:
+    """By learning agent that acted: its rewards, advantages, lengths and the learner's statistics."""
     batch, estimate, found = play.data.batch, play.data.estimate, {}
     score_K, lone_K = batch.returns_to_go(), estimate.lone_K
     for i, member in enumerate(batch.members):

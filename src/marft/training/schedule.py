@@ -11,7 +11,9 @@ from marft.learners.base import Steps
 Mode = Literal["joint", "alternate", "sequential", "resample"]
 
 
-def plays(mode: Mode, adapters: Sequence[str], *, iteration: int, interval: int, seed: int) -> tuple[Steps, ...]:
+def schedule_plays(
+    mode: Mode, adapters: Sequence[str], *, iteration: int, interval: int, seed: int
+) -> tuple[Steps, ...]:
     """The plays of one iteration and the steps after each.
 
     joint       a team of a, b:  play → {a, b}
@@ -25,10 +27,11 @@ def plays(mode: Mode, adapters: Sequence[str], *, iteration: int, interval: int,
         case "alternate":
             return ((frozenset({adapters[iteration // interval % len(adapters)]}),),)
         case "sequential":
-            return (tuple(frozenset({name}) for name in shuffled(adapters, seed)),)
+            return (tuple(frozenset({name}) for name in shuffle_adapters(adapters, seed)),)
         case "resample":
-            return tuple((frozenset({name}),) for name in shuffled(adapters, seed))
+            return tuple((frozenset({name}),) for name in shuffle_adapters(adapters, seed))
 
 
-def shuffled(adapters: Sequence[str], seed: int) -> list[str]:
+def shuffle_adapters(adapters: Sequence[str], seed: int) -> list[str]:
+    """The adapters in a random order that depends on the seed alone."""
     return random.Random(seed).sample(list(adapters), len(adapters))

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from marft.config import Config
 from marft.files import Damaged, is_there, read_text
 from marft.runs.atomic import write_atomically
-from marft.runs.disk import writing
+from marft.runs.disk import explain_write_errors
 from marft.runs.transcripts import Transcript
 from marft.types import MarftError
 
@@ -27,7 +27,8 @@ MODULES = {"tensorboard": "tensorboard.summary.writer.record_writer", "wandb": "
 class Tracker(Protocol):
     """Where the scalars of each iteration go."""
 
-    def log(self, iteration: int, values: Mapping[str, float]) -> None: ...
+    def log(self, iteration: int, values: Mapping[str, float]) -> None:
+        """Scalars of this iteration, by tag."""
 
     def show(self, iteration: int, transcripts: Sequence[Transcript]) -> None:
         """Episodes of this iteration, as texts."""
@@ -35,10 +36,11 @@ class Tracker(Protocol):
     def rewind(self, iteration: int) -> None:
         """The run has gone back: what comes after `iteration` is done again."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Write what is still buffered and end the connection."""
 
 
-def trackers(config: Config, run: Path, *, resumed: int | None = None) -> list[Tracker]:
+def open_trackers(config: Config, run: Path, *, resumed: int | None = None) -> list[Tracker]:
     """What the config asks for. `resumed` is the iteration a resumed run goes on from; what came after is redone."""
     chosen: list[Tracker] = []
     settings, name = config.model_dump(mode="json"), run.absolute().name
@@ -55,7 +57,7 @@ def require_trackers(config: Config) -> None:
     """Ends in one line where a dashboard is asked for whose package is missing: before anything is made or loaded."""
     for name, module in MODULES.items():
         if getattr(config.track, name):
-            needed(module, f"track.{name}")
+            import_tracker(module, f"track.{name}")
 
 
 def flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
@@ -72,13 +74,13 @@ def flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 COLUMNS = ("task", "prompt", "gold", "transcript", "reward", "correct")
 
 
-def as_row(transcript: Transcript) -> list[Any]:
+def transcript_row(transcript: Transcript) -> list[Any]:
     """For a table with the columns above."""
     said = "\n\n".join(f"{turn.agent}: {turn.text}" for turn in transcript.turns)
     return [transcript.task, transcript.prompt, transcript.gold, said, transcript.reward, transcript.correct]
 
 
-def as_markdown(transcript: Transcript) -> str:
+def transcript_markdown(transcript: Transcript) -> str:
     """Texts are indented, so that what stands in them is shown as it is."""
     verdict = {None: "", True: ", right", False: ", wrong"}[transcript.correct]
     gold = "" if transcript.gold is None else f", gold answer {transcript.gold}"
@@ -98,13 +100,13 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path, purge: int | None = None) -> None:
-        self._events = needed("tensorboard.compat.proto.event_pb2", "track.tensorboard")
-        self._summaries = needed("tensorboard.compat.proto.summary_pb2", "track.tensorboard")
-        records = needed("tensorboard.summary.writer.record_writer", "track.tensorboard")
+        self._events = import_tracker("tensorboard.compat.proto.event_pb2", "track.tensorboard")
+        self._summaries = import_tracker("tensorboard.compat.proto.summary_pb2", "track.tensorboard")
+        records = import_tracker("tensorboard.summary.writer.record_writer", "track.tensorboard")
         self._run = folder.parent
         # TensorBoard reads the files in the order of their names: microseconds order even a restart within a second.
         name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
-        with writing(self._run):
+        with explain_write_errors(self._run):
             folder.mkdir(parents=True, exist_ok=True)
             self._records = records.RecordWriter((folder / name).open("wb"))
         self._write(file_version="brain.Event:2")
@@ -112,14 +114,16 @@ class TensorBoard:
             self.rewind(purge - 1)
 
     def log(self, iteration: int, values: Mapping[str, float]) -> None:
+        """Scalars of this iteration, by tag."""
         scalars = [self._summaries.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
         self._write(step=iteration, summary=self._summaries.Summary(value=scalars))
 
     def show(self, iteration: int, transcripts: Sequence[Transcript]) -> None:
-        tensors = needed("tensorboard.compat.proto.tensor_pb2", "track.tensorboard")
-        types = needed("tensorboard.compat.proto.types_pb2", "track.tensorboard")
+        """Episodes of this iteration, as one text in Markdown."""
+        tensors = import_tracker("tensorboard.compat.proto.tensor_pb2", "track.tensorboard")
+        types = import_tracker("tensorboard.compat.proto.types_pb2", "track.tensorboard")
         plugin = self._summaries.SummaryMetadata.PluginData(plugin_name="text")
-        text = "\n\n---\n\n".join(as_markdown(transcript) for transcript in transcripts)
+        text = "\n\n---\n\n".join(transcript_markdown(transcript) for transcript in transcripts)
         value = self._summaries.Summary.Value(
             tag="episodes",
             metadata=self._summaries.SummaryMetadata(plugin_data=plugin),
@@ -128,16 +132,18 @@ class TensorBoard:
         self._write(step=iteration, summary=self._summaries.Summary(value=[value]))
 
     def rewind(self, iteration: int) -> None:
+        """Mark a restart: TensorBoard hides what was logged after `iteration`."""
         session = self._events.SessionLog(status=self._events.SessionLog.START)
         self._write(step=iteration + 1, session_log=session)
 
     def close(self) -> None:
-        with writing(self._run):
+        """Flush and close the event file."""
+        with explain_write_errors(self._run):
             self._records.close()
 
     def _write(self, **content: Any) -> None:
         event = self._events.Event(wall_time=time.time(), **content)
-        with writing(self._run):
+        with explain_write_errors(self._run):
             self._records.write(event.SerializeToString())
             self._records.flush()
 
@@ -146,12 +152,12 @@ class Wandb:
     """A run on Weights & Biases; resuming continues it, and the steps it already has stay as they are."""
 
     def __init__(self, project: str, name: str, config: Mapping[str, Any], folder: Path) -> None:
-        wandb = self._service = needed("wandb", "track.wandb")
+        wandb = self._service = import_tracker("wandb", "track.wandb")
         try:
             self._run = wandb.init(
                 project=project,
                 name=name,
-                id=identity(folder),
+                id=tracking_id(folder),
                 resume="allow",
                 config=dict(config),
                 allow_val_change=True,  # a resumed run may have another train.iterations
@@ -162,16 +168,19 @@ class Wandb:
             raise MarftError(f"track.wandb: {reason}; fix it or drop track.wandb") from error
 
     def log(self, iteration: int, values: Mapping[str, float]) -> None:
+        """Scalars of this iteration, by tag."""
         self._run.log(dict(values), step=iteration)
 
     def show(self, iteration: int, transcripts: Sequence[Transcript]) -> None:
-        table = self._service.Table(columns=list(COLUMNS), data=[as_row(each) for each in transcripts])
+        """Episodes of this iteration, as a table."""
+        table = self._service.Table(columns=list(COLUMNS), data=[transcript_row(each) for each in transcripts])
         self._run.log({"episodes": table}, step=iteration)
 
     def rewind(self, iteration: int) -> None:
         """Steps that it already has stay as they are."""
 
     def close(self) -> None:
+        """Mark the run as finished and upload the rest."""
         self._run.finish()
 
 
@@ -179,26 +188,30 @@ class Trackio:
     """A run of Trackio, which knows runs by name only: the name carries the run's identity."""
 
     def __init__(self, project: str, name: str, config: Mapping[str, Any], folder: Path) -> None:
-        trackio = self._service = needed("trackio", "track.trackio")
+        trackio = self._service = import_tracker("trackio", "track.trackio")
         self._run = trackio.init(
-            project=project, name=f"{name}-{identity(folder)}", config=dict(config), resume="allow"
+            project=project, name=f"{name}-{tracking_id(folder)}", config=dict(config), resume="allow"
         )
 
     def log(self, iteration: int, values: Mapping[str, float]) -> None:
+        """Scalars of this iteration, by tag."""
         self._run.log(dict(values), step=iteration)
 
     def show(self, iteration: int, transcripts: Sequence[Transcript]) -> None:
-        table = self._service.Table(columns=list(COLUMNS), data=[as_row(each) for each in transcripts])
+        """Episodes of this iteration, as a table."""
+        table = self._service.Table(columns=list(COLUMNS), data=[transcript_row(each) for each in transcripts])
         self._run.log({"episodes": table}, step=iteration)
 
     def rewind(self, iteration: int) -> None:
         """Steps that it already has stay as they are."""
 
     def close(self) -> None:
+        """Mark the run as finished."""
         self._run.finish()
 
 
-def needed(module: str, key: str) -> ModuleType:
+def import_tracker(module: str, key: str) -> ModuleType:
+    """Import a tracker's module; raises a MarftError that says how to install its package."""
     package = module.partition(".")[0]
     try:
         found = importlib.import_module(module)
@@ -209,11 +222,11 @@ def needed(module: str, key: str) -> ModuleType:
         raise MarftError(f"{key} needs the package {package}: pip install 'marft[track]'") from None
 
 
-def identity(folder: Path) -> str:
+def tracking_id(folder: Path) -> str:
     """The run's name for the services, kept in its folder: two folders of one name are two runs, a moved one is one."""
     path = folder / "tracking.id"
     if not is_there(path):
-        with writing(folder):
+        with explain_write_errors(folder):
             write_atomically(path, uuid.uuid4().hex[:8].encode())
     found = read_text(path, 1 << 20)
     if not re.fullmatch(r"[0-9a-zA-Z_-]{1,64}", found):

@@ -24,16 +24,16 @@ from marft.game.play import seed_of
 from marft.learners.base import Steps, Update, UpdatePlan
 from marft.rollouts.credit import Credit
 from marft.rollouts.source import EpisodeSource, Rollout, SynchronousSource
-from marft.runs.checkpoints import Checkpoints, Newest
+from marft.runs.checkpoints import Checkpoints, NewestCheckpoint
 from marft.runs.directory import RunDirectory
 from marft.runs.shapes import When
-from marft.runs.transcripts import transcript_of, worst
+from marft.runs.transcripts import make_transcript, worst_episodes
 from marft.training.build import Assembly
 from marft.training.checkpoint import STATE, Position, read_checkpoint, write_checkpoint
 from marft.training.guard import Collapsed, Guard
 from marft.training.interruption import Interruption
 from marft.training.metrics import Play, episode_rows, failed_rows, iteration_row
-from marft.training.schedule import plays
+from marft.training.schedule import schedule_plays
 from marft.training.tracking import Tracker, flatten
 from marft.types import Collapse, Episode, MarftError
 
@@ -46,15 +46,20 @@ COUNTED = {"rollout": "episodes", "update": "minibatches", "eval": "episodes"}  
 class Watcher(Protocol):
     """Who is told how the run goes: the terminal, or nobody."""
 
-    def evaluated(self, when: str, row: dict[str, Any]) -> None: ...
-    def warned(self, line: str) -> None: ...
-    def iterated(self, row: dict[str, Any], before: float, progress: float) -> None: ...
+    def evaluated(self, when: str, row: dict[str, Any]) -> None:
+        """An evaluation before or after training has given `row`."""
+
+    def warned(self, line: str) -> None:
+        """Something went wrong that does not end the run."""
+
+    def iterated(self, row: dict[str, Any], before: float, progress: float) -> None:
+        """An iteration has given `row`; `before` and `progress` are the shares of the run done before and after it."""
 
 
 class Evaluator(Protocol):
     """Who plays held-out tasks with the team as it is."""
 
-    def described(self) -> dict[str, Any]:
+    def describe_settings(self) -> dict[str, Any]:
         """How, in plain data."""
 
     def play(self, keep: Callable[[str | None, Sequence[Episode], Host], None]) -> dict[str, Any]:
@@ -85,7 +90,7 @@ class Trainer:
     def train(self) -> dict[str, Any]:
         """All iterations that are still to do; the run's summary."""
         known = self.run.summary() or {}
-        if self.finished and known.get("iterations") == self.position.iteration and self.evaluated("after", known):
+        if self.finished and known.get("iterations") == self.position.iteration and self.is_evaluated("after", known):
             return known  # a finished run, resumed: nothing to do
         started, self.begun = time.perf_counter(), True
         self.evaluate("before")
@@ -107,6 +112,7 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
+        """Whether all iterations, or the whole budget of tokens, are done."""
         return self.progress >= 1
 
     @property
@@ -124,11 +130,11 @@ class Trainer:
         done: list[Play] = []
         for number, steps in enumerate(self.plays()):
             generated = self.parts.tokens
-            with self.timed("rollout"):
+            with self.time_phase("rollout"):
                 rollout = self.source.next_batch(before.iteration, number)
-            with self.timed("credit"), self.finite(rollout):
+            with self.time_phase("credit"), self.require_finite(rollout):
                 data, mismatch = self.estimate(rollout.batch)
-            with self.timed("update"), self.finite(rollout, data):
+            with self.time_phase("update"), self.require_finite(rollout, data):
                 self.interruption.hold()  # from here to the end of the iteration the weights are not those of any position
                 update = self.learner.update(data, self.plan(number, steps))
             learning, version = frozenset[str]().union(*steps), self.position.version
@@ -150,7 +156,7 @@ class Trainer:
                 "update": self.position.tokens_trained - before.tokens_trained,
             },
         }
-        with self.timed("eval"):
+        with self.time_phase("eval"):
             if self.config.eval.every and self.position.iteration % self.config.eval.every == 0:
                 row["eval"] = self.play_held_out("during")
         row["seconds"] = self.seconds
@@ -158,8 +164,9 @@ class Trainer:
         self.watcher.iterated(row, progress, self.progress)
         self.guard.look(row)
 
-    def finite(self, rollout: Rollout, data: TrainingBatch | None = None) -> AbstractContextManager[None]:
-        return self.guard.finite(self.position.iteration + 1, self.parts.teams, rollout, data)
+    def require_finite(self, rollout: Rollout, data: TrainingBatch | None = None) -> AbstractContextManager[None]:
+        """A context that saves the batch and raises Collapsed where a value or a gradient is not finite."""
+        return self.guard.require_finite(self.position.iteration + 1, self.parts.teams, rollout, data)
 
     def advance(self, data: TrainingBatch, update: Update, generated: int) -> None:
         """Where the run stands after an update."""
@@ -169,8 +176,8 @@ class Trainer:
             version=position.version + 1,
             tokens_generated=position.tokens_generated + generated,
             tokens_trained=position.tokens_trained + update.tokens,
-            baselines=self.baselines(data),
-            kl_weights=self.kl_weights(update),
+            baselines=self.next_baselines(data),
+            kl_weights=self.next_kl_weights(update),
             rates={**position.rates, **{n: adapted_rate(self.rate(n), far) for n, far in update.excess.items()}},
             **self.source.state_dict(),
         )
@@ -187,7 +194,7 @@ class Trainer:
             return ((frozenset(),),)
         seed = seed_of(self.config.seed, "order", self.position.iteration)
         adapters = list(dict.fromkeys(member.adapter for member in self.learner.members))
-        return plays(schedule.mode, adapters, iteration=done, interval=schedule.interval or 1, seed=seed)
+        return schedule_plays(schedule.mode, adapters, iteration=done, interval=schedule.interval or 1, seed=seed)
 
     def plan(self, number: int, steps: Steps) -> UpdatePlan:
         """Who learns how fast after play `number` of this iteration."""
@@ -197,10 +204,11 @@ class Trainer:
             steps=steps,
             rates=self.rates(),
             seed=seed_of(self.config.seed, *parts),
-            kl_weights={} if kl.where == "reward" else self.kl_weights_now(),
+            kl_weights={} if kl.where == "reward" else self.present_kl_weights(),
         )
 
-    def kl_weights_now(self) -> dict[str, float]:
+    def present_kl_weights(self) -> dict[str, float]:
+        """Each learning agent's weight of the KL to the base in this iteration."""
         weights, start = self.position.kl_weights, self.config.algorithm.kl.weight
         return {member.agent: weights.get(member.agent, start) for member in self.learner.members}
 
@@ -216,7 +224,7 @@ class Trainer:
         if penalised:
             assert scores.proximal_N is not None
             assert scores.reference_N is not None
-            weight_A = torch.tensor(list(self.kl_weights_now().values()))
+            weight_A = torch.tensor(list(self.present_kl_weights().values()))
             penalty = kl_penalty(batch, weight_A, scores.proximal_N, batch.old_N, scores.reference_N, kl.estimator)
             scores = replace(scores, penalty_N=penalty.amount_N, noise=penalty.noise)
         baselines = [self.position.baselines.get(member.agent, math.nan) for member in self.learner.members]
@@ -227,7 +235,7 @@ class Trainer:
         data = TrainingBatch(batch=learnt, scores=scores, estimate=estimate)
         return data, None if found is None else found.figures
 
-    def baselines(self, data: TrainingBatch) -> Mapping[str, float]:
+    def next_baselines(self, data: TrainingBatch) -> Mapping[str, float]:
         """The agents' running baselines after an update."""
         if data.estimate.baseline_A is None:
             return self.position.baselines
@@ -235,7 +243,7 @@ class Trainer:
         found = zip(names, data.estimate.baseline_A.tolist(), strict=True)
         return {name: baseline for name, baseline in found if not math.isnan(baseline)}  # NaN: it has not acted yet
 
-    def kl_weights(self, done: Update) -> Mapping[str, float]:
+    def next_kl_weights(self, done: Update) -> Mapping[str, float]:
         """The weights of a KL with a target after an update: each agent's moves with its own KL."""
         kl, weights = self.config.algorithm.kl, dict(self.position.kl_weights)
         if kl.target is None:
@@ -264,18 +272,20 @@ class Trainer:
         return {name: common * self.rate(name) for name in self.learner.rates}
 
     def record(self, row: dict[str, Any], plays: Sequence[Play]) -> None:
+        """Write the iteration's row and episodes to the run's files, and send them to all trackers."""
         count, rollout, data = self.config.track.episodes, plays[0].rollout, plays[0].data
         gold = self.parts.runner.host.gold
         self.run.append_episodes(episode_rows(rollout, data, row["iteration"], count, gold))
         self.run.append_episodes(failed_rows(rollout.episodes, row["iteration"], count, gold))
         self.run.append_metrics(row)
-        shown = [transcript_of(episode, gold(episode.task)) for episode in rollout.episodes[:count]]
+        shown = [make_transcript(episode, gold(episode.task)) for episode in rollout.episodes[:count]]
         for tracker in self.trackers:
             tracker.log(row["iteration"], flatten(row))
             if shown:
                 tracker.show(row["iteration"], shown)
 
     def save(self) -> None:
+        """Write a checkpoint of the present position."""
         parts, position = self.parts, self.position
         self.status.begin("saving a checkpoint", announce=False)
         self.checkpoints.save(
@@ -323,10 +333,10 @@ class Trainer:
         """Go back to the newest checkpoint that is whole (or to `at`), and forget what came after it; False: there has
         never been one. Nothing is changed on the disk before all of it has been read."""
         found = self.checkpoints.newest_valid(at)
-        if found is None and self.run.furthest():
+        if found is None and self.run.last_iteration():
             raise MarftError(f"{self.run.path} has lost its checkpoints; {self.checkpoints.remedy()}")
         if found is not None:
-            self.position = self.read(found)
+            self.position = self.read_position(found)
             self.source.load_state_dict({"tasks_drawn": self.position.tasks_drawn})
             self.publish()
         self.checkpoints.recover()
@@ -343,15 +353,15 @@ class Trainer:
         # An evaluation that the summary does not hold is done again, and is then written down again.
         begun = self.position.iteration > 0
         valid: dict[When, bool] = {
-            "before": begun or self.evaluated("before", summary),
+            "before": begun or self.is_evaluated("before", summary),
             "during": True,
-            "after": self.finished and self.evaluated("after", summary),
+            "after": self.finished and self.is_evaluated("after", summary),
         }
         self.run.truncate(self.position.iteration, [when for when, is_valid in valid.items() if is_valid])
         self.guard.begin()
         return found is not None
 
-    def read(self, found: Newest) -> Position:
+    def read_position(self, found: NewestCheckpoint) -> Position:
         """What was written into a checkpoint that is whole may still be nothing that this team can go on with."""
         try:
             position = read_checkpoint(found.folder, self.parts.teams, self.learner)
@@ -366,10 +376,10 @@ class Trainer:
     def evaluate(self, when: When) -> None:
         """Before or after training; a figure that the summary already holds is not worked out again."""
         summary, done = self.run.summary() or {}, self.position.iteration
-        if self.evaluated(when, summary) or (when == "before" and done > 0):
+        if self.is_evaluated(when, summary) or (when == "before" and done > 0):
             return
         self.status.begin(f"evaluating {when} training", unit="episodes")
-        row = {"iteration": done, "settings": self.evaluator.described()}
+        row = {"iteration": done, "settings": self.evaluator.describe_settings()}
         row |= self.play_held_out(when)
         self.run.write_summary({**summary, when: row})
         for tracker in self.trackers:  # one curve with the evaluations during training
@@ -381,18 +391,19 @@ class Trainer:
         position, count = self.position.iteration, self.config.track.held_out
 
         def keep(benchmark: str | None, episodes: Sequence[Episode], host: Host) -> None:
-            kept = [transcript_of(episode, host.gold(episode.task)) for episode in worst(episodes, count)]
+            kept = [make_transcript(episode, host.gold(episode.task)) for episode in worst_episodes(episodes, count)]
             self.run.append_held_out(position, when, benchmark, kept)
 
         return self.evaluator.play(keep)
 
-    def evaluated(self, when: str, summary: Mapping[str, Any]) -> bool:
+    def is_evaluated(self, when: str, summary: Mapping[str, Any]) -> bool:
         """Whether there is nothing to evaluate, or the summary holds it already, of the same team in the same way."""
-        row, settings = summary.get(when, {}), self.evaluator.described()
+        row, settings = summary.get(when, {}), self.evaluator.describe_settings()
         same = row.get("iteration") == self.position.iteration and row.get("settings") == settings
         return same or not self.config.eval.tasks
 
     def summarise(self, seconds: float) -> dict[str, Any]:
+        """Add iterations, tokens and `seconds` of this process to `summary.json`; returns the summary."""
         summary = self.run.summary() or {}
         position = self.position
         summary |= {
@@ -404,7 +415,8 @@ class Trainer:
         return summary
 
     @contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
+    def time_phase(self, phase: str) -> Iterator[None]:
+        """A context whose duration is added to the seconds of `phase` in this iteration."""
         self.status.begin(f"{self.title}: {phase}", unit=COUNTED.get(phase, ""), announce=False)
         started = time.perf_counter()
         yield

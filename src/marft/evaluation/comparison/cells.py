@@ -16,7 +16,7 @@ FEWEST = 3  # votes: two have no majority
 MOST = MAX_TURNS - 1  # the last turn tells the result
 
 
-def ask(config: Config, *, seeds: int, single: str | None, frozen: Sequence[str]) -> Question:
+def make_question(config: Config, *, seeds: int, single: str | None, frozen: Sequence[str]) -> Question:
     """The question, checked to its end: no mistake may wait until hours of training are spent."""
     if seeds < 1:
         raise MarftError(f"--seeds {seeds}: give 1 or more; an interval over seeds needs 2")
@@ -32,14 +32,14 @@ def ask(config: Config, *, seeds: int, single: str | None, frozen: Sequence[str]
         config=config,
         seeds=seeds,
         single=config.team.agents[last_trained(config)].prompt if single is None else single,
-        frozen=chosen(config, frozen),
+        frozen=choose_frozen(config, frozen),
     )
     for name in question.cells:
-        config_of(question, name, seed=config.seed + seeds - 1, budget=1)
+        cell_config(question, name, seed=config.seed + seeds - 1, budget=1)
     return question
 
 
-def chosen(config: Config, frozen: Sequence[str]) -> tuple[str, ...]:
+def choose_frozen(config: Config, frozen: Sequence[str]) -> tuple[str, ...]:
     """Who is frozen: those who are named, else the first who can be. Whoever shares an adapter cannot: it learns on."""
     learns, team = list(config.team.trained), list(config.team.agents)
     adapters = Counter(config.team.trained.values())
@@ -57,20 +57,21 @@ def chosen(config: Config, frozen: Sequence[str]) -> tuple[str, ...]:
 
 
 def last_trained(config: Config) -> str:
+    """The name of the last agent that learns."""
     return list(config.team.trained)[-1]
 
 
 # --- Config → Config -------------------------------------------------------------------------------------------------
-def config_of(question: Question, name: str, *, seed: int, budget: int) -> Config:
+def cell_config(question: Question, name: str, *, seed: int, budget: int) -> Config:
     """One cell's config under one seed. The tokens that the team took are the budget of the others."""
-    config = changed(question.config, seed=seed)
+    config = with_sections(question.config, seed=seed)
     match name.split():
         case ["team" | "untuned"]:
             return config
         case ["single"]:
             return with_budget(single_config(config, question.single), budget)
         case ["vote"]:
-            return vote_config(config_of(question, "single", seed=seed, budget=budget), FEWEST)
+            return vote_config(cell_config(question, "single", seed=seed, budget=budget), FEWEST)
         case ["frozen", agent]:
             return with_budget(frozen_config(config, agent), budget)
     raise ValueError(f"unknown cell {name!r}")
@@ -83,7 +84,7 @@ def single_config(config: Config, prompt: str) -> Config:
     agent |= {"prompt": prompt, "sees": [], "max_tokens": sum(a.max_tokens for a in config.team.agents.values())}
     rounds = {"workflow": "rounds", "rounds": config.team.rounds} if config.team.workflow == "rounds" else {}
     team = {"workflow": "sequential", **rounds, "anonymous": config.team.anonymous, "agents": {name: agent}}
-    return changed(config, team=team, schedule={"mode": "joint"})
+    return with_sections(config, team=team, schedule={"mode": "joint"})
 
 
 def frozen_config(config: Config, name: str) -> Config:
@@ -91,10 +92,10 @@ def frozen_config(config: Config, name: str) -> Config:
     team = config.team.model_dump(mode="json")
     team["agents"][name] |= {"trainable": False, "lr": None, "rank": None, "adapter": None}
     left = {adapter for agent, adapter in config.team.trained.items() if agent != name}
-    return changed(config, team=team, **({"schedule": {"mode": "joint"}} if len(left) == 1 else {}))
+    return with_sections(config, team=team, **({"schedule": {"mode": "joint"}} if len(left) == 1 else {}))
 
 
-def votes_for(team_tokens: float, answer_tokens: float) -> int:
+def vote_count(team_tokens: float, answer_tokens: float) -> int:
     """So many answers that they take about the tokens that the team takes for a task."""
     return max(FEWEST, min(MOST, round(team_tokens / max(answer_tokens, 1.0))))
 
@@ -102,15 +103,16 @@ def votes_for(team_tokens: float, answer_tokens: float) -> int:
 def vote_config(single: Config, votes: int) -> Config:
     """The same agent, asked several times; the majority counts."""
     team = single.team.model_dump(mode="json")
-    return changed(single, team={**team, "workflow": "vote", "rounds": None, "votes": votes})
+    return with_sections(single, team={**team, "workflow": "vote", "rounds": None, "votes": votes})
 
 
 def with_budget(config: Config, budget: int) -> Config:
     """The tokens end the run, and the iterations never do: an episode generates at least one token."""
     train = config.train.model_dump(mode="json")
     enough = math.ceil(budget / (config.train.tasks * config.train.samples))
-    return changed(config, train={**train, "budget": budget, "iterations": max(config.train.iterations, enough)})
+    return with_sections(config, train={**train, "budget": budget, "iterations": max(config.train.iterations, enough)})
 
 
-def changed(config: Config, **sections: Any) -> Config:
+def with_sections(config: Config, **sections: Any) -> Config:
+    """The config with whole sections replaced; raises a MarftError where the result is not valid."""
     return parse({**config.model_dump(mode="json"), **sections})

@@ -12,8 +12,8 @@ from marft.config import Config, to_yaml
 from marft.config.reading import read_config
 from marft.files import Count, Finite, check_file, check_folder, is_there, read_json
 from marft.runs.atomic import write_atomically
-from marft.runs.difference import first_difference, show
-from marft.runs.directory import pretty
+from marft.runs.difference import first_difference, format_value
+from marft.runs.directory import json_bytes
 from marft.types import MarftError
 
 CONFIG, RESULTS, TABLE, PLOT, CELLS = "compare.yaml", "compare.json", "compare.md", "compare.png", "cells"
@@ -30,6 +30,7 @@ class Question:
 
     @property
     def cells(self) -> list[str]:
+        """The names of the compared teams, in the order in which they are run."""
         return ["team", "untuned", "single", "vote", *(f"frozen {name}" for name in self.frozen)]
 
 
@@ -53,7 +54,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SavedQuestion:
     """What `compare.json` has of a question."""
 
     seeds: Count
@@ -65,7 +66,7 @@ class Asked:
 class Results:
     """What is read again of `compare.json`."""
 
-    question: Asked
+    question: SavedQuestion
     cells: list[Cell]
 
 
@@ -101,6 +102,7 @@ class Comparison:
         return comparison
 
     def find(self, name: str, seed: int) -> Cell | None:
+        """The finished cell, or None."""
         return next((cell for cell in self.cells if (cell.name, cell.seed) == (name, seed)), None)
 
     def get(self, name: str, seed: int) -> Cell:
@@ -109,19 +111,23 @@ class Comparison:
         assert cell is not None
         return cell
 
-    def run(self, name: str, seed: int) -> Path:
+    def run_path(self, name: str, seed: int) -> Path:
+        """The run directory of a cell."""
         return self.path / CELLS / f"{name.replace(' ', '-')}-seed{seed}"
 
     def add(self, cell: Cell) -> None:
+        """Record a finished cell in `compare.json`."""
         self.cells.append(cell)
         self.save()
 
     def save(self, report: Mapping[str, Any] | None = None) -> None:
+        """Write the question and the cells so far, with the report where there is one."""
         asked = {key: getattr(self.question, key) for key in ("seeds", "single", "frozen")}
         found = {"question": asked, "cells": [asdict(cell) for cell in self.cells]}
-        self.write(RESULTS, pretty({**found, "report": report} if report else found))
+        self.write(RESULTS, json_bytes({**found, "report": report} if report else found))
 
     def write(self, name: str, data: bytes) -> None:
+        """Replace a file of the folder; raises a MarftError where the disk refuses."""
         try:
             write_atomically(self.path / name, data)
         except OSError as error:
@@ -139,15 +145,16 @@ def read_cells(path: Path, question: Question) -> list[Cell]:
         raise MarftError(f"{path} holds no comparison of this version: {error}; choose another --run") from error
     asked = results.question
     if found := first_difference(old, question.config):
-        raise MarftError(refusal(path, found.key, found.old, found.new))
+        raise MarftError(other_question_message(path, found.key, found.old, found.new))
     for key in ("single", "frozen"):
         there, here = getattr(asked, key), getattr(question, key)
         if there != here:
-            raise MarftError(refusal(path, f"--{key}", show(there), show(here)))
+            raise MarftError(other_question_message(path, f"--{key}", format_value(there), format_value(here)))
     if asked.seeds > question.seeds:
         raise MarftError(f"{path} compares over {asked.seeds} seeds already; give --seeds {asked.seeds} or more")
     return results.cells
 
 
-def refusal(path: Path, key: str, there: str, here: str) -> str:
+def other_question_message(path: Path, key: str, there: str, here: str) -> str:
+    """The error message for a folder that holds another comparison."""
     return f"{path} compares something else: {key} is {there} there and {here} here; choose another --run"

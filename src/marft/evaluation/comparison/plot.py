@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from io import BytesIO
 
-from marft.evaluation.comparison.report import Report, shown
+from marft.evaluation.comparison.report import Report, format_estimate
 
 
-def draw(report: Report, title: str) -> bytes:
+def draw_plot(report: Report, title: str) -> bytes:
     """A PNG. Nothing in it is told by colour alone: the mean is a filled square, seeds are hollow circles beside it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -24,7 +24,7 @@ def draw(report: Report, title: str) -> bytes:
         beside = [y + 0.25] * len(line.seeds)
         axes.plot(line.seeds, beside, color="#1b6ca8", marker="o", ms=5, mfc="none", ls="none")
         axes.annotate(
-            shown(line.score),
+            format_estimate(line.score),
             (1.02, y),
             xycoords=("axes fraction", "data"),
             va="center",

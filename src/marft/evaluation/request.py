@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from marft.config import Config
-from marft.evaluation.benchmarks import first, tasks_there
-from marft.evaluation.folder import Question, Slot
+from marft.evaluation.benchmarks import first_tasks, read_held_out_tasks
+from marft.evaluation.folder import EvalRequest, Slot
 from marft.evaluation.settings import benchmarks_of
 from marft.training.build import Assembly
 from marft.types import MarftError, Task
@@ -19,8 +19,10 @@ CHUNK = 2  # times as many episodes as are generated at once: they are lost toge
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
+    """A set of held-out tasks and the environment they are played in."""
+
     name: str
-    env: Mapping[str, Any] | None  # None: the one at which the team sits already
+    env: Mapping[str, Any] | None  # None: the one that the team already plays in
     tasks: Mapping[str, Task]  # by their ids
 
 
@@ -29,8 +31,8 @@ def read_benchmarks(config: Config, parts: Assembly) -> list[Benchmark]:
     envs: dict[str, dict[str, Any] | None] = {**benchmarks_of(config)} or {config.env.name: None}
     found = []
     for name, env in envs.items():
-        held_out = parts.runner.host.tasks("test") if env is None else tasks_there(name, env)
-        chosen = first(held_out, config.eval.tasks)
+        held_out = parts.runner.host.tasks("test") if env is None else read_held_out_tasks(name, env)
+        chosen = first_tasks(held_out, config.eval.tasks)
         tasks = {task.id: task for task in chosen}
         if len(tasks) < len(chosen):
             raise MarftError(f"{name}: two held-out tasks have the same id; give each its own")
@@ -38,19 +40,21 @@ def read_benchmarks(config: Config, parts: Assembly) -> list[Benchmark]:
     return found
 
 
-def question_of(config: Config, parts: Assembly, benchmarks: Sequence[Benchmark]) -> Question:
-    tasks = {each.name: digest_of_tasks(each.tasks.values()) for each in benchmarks}
-    return Question(config=config, weights=digest_of_weights(parts), tasks=tasks)
+def make_request(config: Config, parts: Assembly, benchmarks: Sequence[Benchmark]) -> EvalRequest:
+    """What an evaluation is asked: its config, and hashes of the weights and tasks it is about."""
+    tasks = {each.name: tasks_digest(each.tasks.values()) for each in benchmarks}
+    return EvalRequest(config=config, weights=weights_digest(parts), tasks=tasks)
 
 
-def digest_of_tasks(tasks: Iterable[Task]) -> str:
+def tasks_digest(tasks: Iterable[Task]) -> str:
+    """SHA-256 of the tasks' ids and prompts, in their order, in hexadecimal."""
     digest = hashlib.sha256()
     for task in tasks:
         digest.update(f"{task.id}\0{task.prompt}\0".encode(errors="replace"))
     return digest.hexdigest()
 
 
-def digest_of_weights(parts: Assembly) -> str:
+def weights_digest(parts: Assembly) -> str:
     """Of all adapters and of the bases below them."""
     digest = hashlib.sha256(parts.fingerprint.encode())
     for team in parts.teams:
@@ -61,7 +65,7 @@ def digest_of_weights(parts: Assembly) -> str:
     return digest.hexdigest()
 
 
-def plan(config: Config, benchmarks: Sequence[Benchmark]) -> list[list[Slot]]:
+def plan_chunks(config: Config, benchmarks: Sequence[Benchmark]) -> list[list[Slot]]:
     """What is played together, in order. Samples of a task stand side by side: their first prompt is computed once."""
     size = CHUNK * config.engine.slots
     chunks: list[list[Slot]] = []

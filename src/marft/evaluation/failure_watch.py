@@ -12,7 +12,7 @@ from marft.terminal import warn
 Key = tuple[str, str | None]  # a benchmark, and who is silent
 
 
-class Watch:
+class FailureWatch:
     """Warns at the first failure of a benchmark, and stops once more than the tolerated share of its episodes failed.
 
     With an agent silent nothing stops: that a team cannot play without it is what an ablation asks.
@@ -21,42 +21,43 @@ class Watch:
     def __init__(self, tolerance: Tolerance, chunks: Sequence[Sequence[Slot]]) -> None:
         self.tolerance, self.chunks = tolerance, chunks
         self.found: dict[Key, Failures] = {}
-        self.totals: Counter[Key] = Counter(key_of(slot) for chunk in chunks for slot in chunk)
+        self.totals: Counter[Key] = Counter(slot_key(slot) for chunk in chunks for slot in chunk)
 
     def resume(self, evaluation: Evaluation) -> int:
         """How many chunks are there. Those with which the evaluation stopped are dropped: their fault is mended by now."""
-        whole, rows = evaluation.keep(self.chunks), evaluation.played()
+        whole, rows = evaluation.keep_whole_chunks(self.chunks), evaluation.read_played()
         while whole and not evaluation.is_done and self.was_stopped(last := self.chunks[whole - 1], rows):
             whole, rows = whole - 1, rows[: -len(last)]
         evaluation.truncate(len(rows))
-        slots = {key_of(chunk[0]): chunk[0] for chunk in self.chunks[:whole]}
-        self.found = {key: tally(rows, slot) for key, slot in slots.items()}
+        slots = {slot_key(chunk[0]): chunk[0] for chunk in self.chunks[:whole]}
+        self.found = {key: count_failures(rows, slot) for key, slot in slots.items()}
         return whole
 
     def was_stopped(self, last: Sequence[Slot], rows: Sequence[Played]) -> bool:
         """Whether too many failed in the last chunk, or up to it."""
-        found = (tally(rows[-len(last) :], last[0]), tally(rows, last[0]))
-        return last[0].silent is None and any(each.more_than(self.tolerance.share) for each in found)
+        found = (count_failures(rows[-len(last) :], last[0]), count_failures(rows, last[0]))
+        return last[0].silent is None and any(each.exceeds(self.tolerance.share) for each in found)
 
-    def played(self, chunk: Sequence[Slot], records: Sequence[Record]) -> None:
+    def record_chunk(self, chunk: Sequence[Slot], records: Sequence[Record]) -> None:
         """One chunk more."""
-        benchmark, silent = key = key_of(chunk[0])
+        benchmark, silent = key = slot_key(chunk[0])
         before = self.found.get(key, Failures())
-        found = self.found[key] = before.with_these(record.transcript for record in records)
+        found = self.found[key] = before.plus_episodes(record.transcript for record in records)
         what = f"episodes of {benchmark}{f' with {silent} silent' if silent else ''}"
         clear = found.of >= min(ENOUGH, self.totals[key])
-        if silent is None and clear and found.more_than(self.tolerance.share):
+        if silent is None and clear and found.exceeds(self.tolerance.share):
             self.tolerance.stop(found, what)
         if found.failed and not before.failed:
             warn(f"{found.failed} of {found.of} {what} failed so far and count as wrong; the first: {found.error}")
 
 
-def key_of(slot: Slot) -> Key:
+def slot_key(slot: Slot) -> Key:
+    """A slot's benchmark and silent agent: failures are counted for each such pair."""
     return slot.benchmark, slot.silent
 
 
-def tally(rows: Sequence[Played], slot: Slot) -> Failures:
+def count_failures(rows: Sequence[Played], slot: Slot) -> Failures:
     """Of the episodes with the slot's benchmark and silent agent."""
-    same = [row for row in rows if key_of(row.slot) == key_of(slot)]
+    same = [row for row in rows if slot_key(row.slot) == slot_key(slot)]
     errors = [row.error for row in same if row.error is not None]
     return Failures(failed=len(errors), of=len(same), error=errors[0] if errors else "")

@@ -16,38 +16,39 @@ from marft.game.guarded_env import GuardedEnv
 from marft.game.play import Agent
 from marft.rollouts.event_loop import run_async
 from marft.rollouts.runner import EpisodeRunner, Start
-from marft.runs.transcripts import transcript_of
+from marft.runs.transcripts import make_transcript
 from marft.types import Episode, Task
 
-NOTHING = ScriptedEngine(lambda request: "", ids=False)  # the voice of a silent agent
+SILENT_ENGINE = ScriptedEngine(lambda request: "", ids=False)  # of an agent that is silent
 LONGEST = 200  # characters of an answer or an error; a program can be pages long
 
 
-def silence(team: Mapping[str, Agent], name: str | None) -> dict[str, Agent]:
+def with_silent_agent(team: Mapping[str, Agent], name: str | None) -> dict[str, Agent]:
     """The team with one agent whose turns come as always, and are empty."""
-    return {each: replace(agent, voice=NOTHING) if each == name else agent for each, agent in team.items()}
+    return {each: replace(agent, voice=SILENT_ENGINE) if each == name else agent for each, agent in team.items()}
 
 
 def play_chunk(runner: EpisodeRunner, slots: Sequence[Slot], tasks: Mapping[str, Task], seed: int) -> list[Record]:
-    """Luck follows from seed, task and sample alone, so that all who are compared on a task have the same."""
+    """An episode's seed depends on `seed`, task and sample alone, so that all that are compared on a task share it."""
     started = time.perf_counter()
     starts = [Start(task=tasks[slot.task], sample=slot.sample) for slot in slots]
-    episodes, found = run_async(play_and_ask(runner, starts, f"{seed}/eval"))
+    episodes, found = run_async(play_and_extract_answers(runner, starts, f"{seed}/eval"))
     share = (time.perf_counter() - started) / len(slots)
     return [
-        Record(played=row_of(s, e, a, share), transcript=transcript_of(e, runner.host.gold(e.task)))
+        Record(played=make_played(s, e, a, share), transcript=make_transcript(e, runner.host.gold(e.task)))
         for s, e, a in zip(slots, episodes, found, strict=True)
     ]
 
 
-async def play_and_ask(
+async def play_and_extract_answers(
     runner: EpisodeRunner, starts: Sequence[Start], seed: str
 ) -> tuple[list[Episode], list[Hashable | None]]:
+    """The episodes, and what each of them answers."""
     episodes = await runner.episodes(starts, seed)
-    return episodes, await answers(runner, episodes)
+    return episodes, await extract_answers(runner, episodes)
 
 
-async def answers(runner: EpisodeRunner, episodes: Sequence[Episode]) -> list[Hashable | None]:
+async def extract_answers(runner: EpisodeRunner, episodes: Sequence[Episode]) -> list[Hashable | None]:
     """What each episode's last message that the environment heard answers; None where nothing tells."""
     world = GuardedEnv(runner.host)
 
@@ -63,7 +64,8 @@ async def answers(runner: EpisodeRunner, episodes: Sequence[Episode]) -> list[Ha
     return list(await asyncio.gather(*map(answer, episodes)))
 
 
-def row_of(slot: Slot, episode: Episode, answer: Hashable | None, seconds: float) -> Played:
+def make_played(slot: Slot, episode: Episode, answer: Hashable | None, seconds: float) -> Played:
+    """What the figures need of an episode; long answers and errors are shortened."""
     tokens: Counter[str] = Counter()
     for turn in episode.turns:
         tokens[turn.agent] += len(turn.completion.token_ids)
@@ -71,23 +73,23 @@ def row_of(slot: Slot, episode: Episode, answer: Hashable | None, seconds: float
         slot=slot,
         reward=episode.reward.team,
         correct=episode.reward.correct,
-        answer=None if answer is None else shortened(text_of(answer)),
+        answer=None if answer is None else text_with_digest(answer_text(answer)),
         tokens=dict(tokens),
         turns=dict(Counter(turn.agent for turn in episode.turns)),
-        error=None if episode.error is None else shortened(episode.error),
+        error=None if episode.error is None else text_with_digest(episode.error),
         seconds=seconds,
     )
 
 
-def text_of(answer: Hashable) -> str:
+def answer_text(answer: Hashable) -> str:
     """Equal answers have equal texts: 3 and 3.0, and two sets whatever their order."""
     match answer:
         case str():
             return answer
         case tuple():
-            return f"({', '.join(map(text_of, answer))})"
+            return f"({', '.join(map(answer_text, answer))})"
         case frozenset():
-            return f"{{{', '.join(sorted(map(text_of, answer)))}}}"
+            return f"{{{', '.join(sorted(map(answer_text, answer)))}}}"
         case int():
             return str(int(answer))
         case float() if answer.is_integer():
@@ -95,7 +97,7 @@ def text_of(answer: Hashable) -> str:
     return repr(answer)
 
 
-def shortened(text: str) -> str:
+def text_with_digest(text: str) -> str:
     """A long text by its beginning and a hash of the whole."""
     if len(text) <= LONGEST:
         return text

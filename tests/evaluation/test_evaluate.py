@@ -20,11 +20,11 @@ from marft.cli import main
 from marft.config import Config
 from marft.engines.scripted import ScriptedEngine
 from marft.envs.hosting import InProcess
-from marft.evaluation.asking import plan, read_benchmarks
+from marft.evaluation.chunks import answer_text, extract_answers, text_with_digest, with_silent_agent
+from marft.evaluation.evaluate import evaluate_benchmarks
 from marft.evaluation.folder import Evaluation, Record
-from marft.evaluation.held_out import evaluate
-from marft.evaluation.measuring import measure
-from marft.evaluation.playing import answers, shortened, silence, text_of
+from marft.evaluation.held_out import evaluate_held_out
+from marft.evaluation.request import plan_chunks, read_benchmarks
 from marft.evaluation.settings import eval_settings
 from marft.game.lockstep import Lockstep
 from marft.game.play import Agent
@@ -38,7 +38,7 @@ EVAL: dict[str, Any] = {"tasks": 3, "samples": 2}
 
 def measured(path: Path, **changes: Any) -> Path:
     config, parts = config_of(**changes), seated(**changes)
-    measure(config, parts, path, Display())
+    evaluate_benchmarks(config, parts, path, Display())
     return path
 
 
@@ -72,7 +72,7 @@ def test_one_sample_gives_the_figures_of_an_evaluation_in_training(tmp_path: Pat
     changes: dict[str, Any] = {"eval": {"tasks": 4, "temperature": 0.5}}
     [row] = results(measured(tmp_path / "e", **changes))["benchmarks"].values()
     config = config_of(**changes)
-    inside = evaluate(seated(**changes).runner, eval_settings(config), config.seed, Lockstep())
+    inside = evaluate_held_out(seated(**changes).runner, eval_settings(config), config.seed, Lockstep())
     assert {key: row[key] for key in inside} == inside
     assert row["pass@k"] == row["maj@k"] == {"1": row["accuracy"]}
 
@@ -89,7 +89,7 @@ def test_luck_follows_from_task_and_sample_alone(tmp_path: Path) -> None:
 def test_a_chunk_is_twice_what_is_generated_at_once() -> None:
     changes: dict[str, Any] = {"eval": {**EVAL, "ablate": True}, "engine": {"slots": 2}}
     config = config_of(**changes)
-    chunks = plan(config, read_benchmarks(config, seated(**changes)))
+    chunks = plan_chunks(config, read_benchmarks(config, seated(**changes)))
     assert [(chunk[0].silent, len(chunk)) for chunk in chunks] == [
         (None, 4), (None, 2), ("ann", 4), ("ann", 2), ("bob", 4), ("bob", 2),
     ]  # fmt: skip
@@ -124,12 +124,14 @@ def test_what_others_see_of_a_silent_agent() -> None:
         name: Agent(name=name, prompt="", sees=None, adapter=name, sampling=Sampling(max_tokens=9), voice=ScriptedEngine(speak))
         for name in ("ann", "bob")
     }  # fmt: skip
-    runner = EpisodeRunner(team=silence(team, "ann"), host=InProcess(toys.Echo()), workflow=find_workflow("sequential"))
+    runner = EpisodeRunner(
+        team=with_silent_agent(team, "ann"), host=InProcess(toys.Echo()), workflow=find_workflow("sequential")
+    )
     [episode] = asyncio.run(runner.episodes([Start(task=Task(id="t", prompt="Go."), sample=0)], "0"))
     assert [turn.text for turn in episode.turns] == ["", "hello"]
     assert episode.turns[0].completion.token_ids == ()
     assert seen == ["Go.\n\nann: "]
-    assert silence(team, None) == team
+    assert with_silent_agent(team, None) == team
 
 
 # --- benchmarks -------------------------------------------------------------------------------------------------------
@@ -155,7 +157,7 @@ def test_a_benchmark_in_other_processes(tmp_path: Path) -> None:
     benchmark = {"name": "math", "data": str(sums), "test": str(sums), "workers": 2}
     changes: dict[str, Any] = {
         "eval": {"tasks": 99, "samples": 3, "benchmarks": {"sums": benchmark}},
-        "team": {"agents": {"bob": {"prompt": "", "script": "test_measuring:four", "max_tokens": 64}}},
+        "team": {"agents": {"bob": {"prompt": "", "script": "test_evaluate:four", "max_tokens": 64}}},
     }
     path = measured(tmp_path / "e", **changes)
     found = rows(path)
@@ -254,18 +256,18 @@ def test_what_is_done_is_not_played_again(whole: Path, monkeypatch: pytest.Monke
         raise AssertionError("played again")
 
     before = {name: (whole / name).read_bytes() for name in ("episodes.jsonl", "results.json", "results.md")}
-    monkeypatch.setattr("marft.evaluation.measuring.play_chunk", play)
+    monkeypatch.setattr("marft.evaluation.evaluate.play_chunk", play)
     measured(whole, **LONG)
     assert {name: (whole / name).read_bytes() for name in before} == before
 
 
 def test_other_weights_are_refused(tmp_path: Path) -> None:
     config, parts = config_of(eval=EVAL), seated(eval=EVAL)
-    measure(config, parts, tmp_path / "e", Display())
+    evaluate_benchmarks(config, parts, tmp_path / "e", Display())
     weight = next(iter(parts.teams[0].trainable_parameters("bob").values()))
     weight.data[0, 0] += 1
     with pytest.raises(MarftError, match="evaluates other weights"):
-        measure(config, parts, tmp_path / "e", Display())
+        evaluate_benchmarks(config, parts, tmp_path / "e", Display())
 
 
 def test_other_tasks_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,8 +301,8 @@ def test_the_last_message_that_the_environment_heard_is_asked_for_its_answer() -
     async def ask(number: int) -> Hashable | None:
         [episode] = await runner.episodes([Start(task=Task(id=str(number), prompt=""), sample=0)], "0")
         failed = replace(episode, ended="failed", error="x")
-        assert await answers(runner, [failed, replace(episode, turns=())]) == [None, None]
-        [found] = await answers(runner, [episode])
+        assert await extract_answers(runner, [failed, replace(episode, turns=())]) == [None, None]
+        [found] = await extract_answers(runner, [episode])
         return found
 
     assert [asyncio.run(ask(i)) for i in range(4)] == ["first", None, None, None]
@@ -312,20 +314,20 @@ def test_the_last_message_that_the_environment_heard_is_asked_for_its_answer() -
 )  # fmt: skip
 def test_equal_answers_have_equal_texts(one: Hashable, two: Hashable) -> None:
     assert one == two
-    assert text_of(one) == text_of(two)
+    assert answer_text(one) == answer_text(two)
 
 
 def test_other_answers_have_other_texts() -> None:
     found: list[Hashable] = [
         3, 3.5, "a", "ab", (1, 2), (12,), frozenset({1, 2}), float("inf"), float("nan"), Fraction(1, 2), b"a", 10**400,
     ]  # fmt: skip
-    assert len(set(map(text_of, found))) == len(found)
-    assert text_of("x" * 500) == "x" * 500
+    assert len(set(map(answer_text, found))) == len(found)
+    assert answer_text("x" * 500) == "x" * 500
 
 
 def test_a_long_answer_is_its_beginning_and_a_hash() -> None:
-    assert shortened("x" * 200) == "x" * 200
-    long = [shortened("x" * 500 + end) for end in ("", "y", "\ud800")]
+    assert text_with_digest("x" * 200) == "x" * 200
+    long = [text_with_digest("x" * 500 + end) for end in ("", "y", "\ud800")]
     assert len(set(long)) == 3
     assert all(text.startswith("x" * 200 + "… ") and len(text) == 218 for text in long)
 

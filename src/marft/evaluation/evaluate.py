@@ -9,21 +9,21 @@ from pathlib import Path
 from shlex import quote
 
 from marft.config import Config
-from marft.evaluation.asking import Benchmark, plan, question_of, read_benchmarks
-from marft.evaluation.benchmarks import seated
+from marft.evaluation.benchmarks import evaluation_runner
+from marft.evaluation.chunks import play_chunk, with_silent_agent
+from marft.evaluation.failure_watch import FailureWatch
 from marft.evaluation.failures import Tolerance
 from marft.evaluation.figures import Result, make_drop, make_figures
 from marft.evaluation.folder import CONFIG, RESULTS, TABLE, Evaluation, Played
-from marft.evaluation.playing import play_chunk, silence
 from marft.evaluation.rehearsal import rehearse
-from marft.evaluation.report import markdown, show
-from marft.evaluation.results import as_json
-from marft.evaluation.watching import Watch
+from marft.evaluation.report import print_results, results_markdown
+from marft.evaluation.request import Benchmark, make_request, plan_chunks, read_benchmarks
+from marft.evaluation.results import results_json
 from marft.files import is_there
 from marft.rollouts.event_loop import one_loop
-from marft.runs.directory import pretty
+from marft.runs.directory import json_bytes
 from marft.runs.lock import Lock
-from marft.terminal.display import Display, shown
+from marft.terminal.display import Display, ensure_display
 from marft.training.build import Assembly
 from marft.training.loading import load_team
 from marft.types import MarftError
@@ -33,72 +33,76 @@ def evaluate_team(
     source: str | None, overrides: Sequence[str], path: Path, display: Display | None = None
 ) -> list[Result]:
     """A run's team, or an untrained one, in the folder `path`, which nobody else writes meanwhile."""
-    with Lock(path), one_loop(), shown(display) as showing:
+    with Lock(path), one_loop(), ensure_display(display) as showing:
         config, parts = load_team(source, overrides, status=showing)
         with parts.runner.host:
-            return measure(config, parts, path, showing)
+            return evaluate_benchmarks(config, parts, path, showing)
 
 
-def measure(config: Config, parts: Assembly, path: Path, display: Display) -> list[Result]:
+def evaluate_benchmarks(config: Config, parts: Assembly, path: Path, display: Display) -> list[Result]:
     """Plays what is still to be played, then writes the figures into the evaluation's folder, shows and returns them."""
-    check(config)
+    check_eval_config(config)
     benchmarks = read_benchmarks(config, parts)
     if not is_there(path / CONFIG):
-        rehearse_on(benchmarks, config, parts, "Nothing was written: mend it, then give the command again")
-    evaluation = Evaluation.begin(path, question_of(config, parts, benchmarks))
+        rehearse_benchmarks(benchmarks, config, parts, "Nothing was written: mend it, then give the command again")
+    evaluation = Evaluation.begin(path, make_request(config, parts, benchmarks))
     display.say(f"evaluation in {path}; should it be stopped, the same command with --run {quote(str(path))} goes on")
-    play_rest(config, parts, benchmarks, evaluation)
-    results = make_results(config, evaluation.played(), benchmarks)
+    play_missing_chunks(config, parts, benchmarks, evaluation)
+    results = make_results(config, evaluation.read_played(), benchmarks)
     title = f"{', '.join(config.team.agents)} with {config.model}"
-    evaluation.write(TABLE, markdown(results, title).encode())
-    evaluation.write(RESULTS, pretty(as_json(results)))
+    evaluation.write(TABLE, results_markdown(results, title).encode())
+    evaluation.write(RESULTS, json_bytes(results_json(results)))
     display.rest()
-    show(display.console, results)
+    print_results(display.console, results)
     display.say(f"see {path / TABLE} and {RESULTS}")
     return results
 
 
-def check(config: Config) -> None:
+def check_eval_config(config: Config) -> None:
+    """Raise a MarftError for evaluation settings that leave nothing to play."""
     if not config.eval.tasks:
         raise MarftError("eval.tasks is 0: say how many held-out tasks to play, as in eval.tasks=512")
     if config.eval.ablate and len(config.team.agents) == 1:
         raise MarftError("eval.ablate: without its only agent the team says nothing; drop it")
 
 
-def play_rest(config: Config, parts: Assembly, benchmarks: Sequence[Benchmark], evaluation: Evaluation) -> None:
+def play_missing_chunks(
+    config: Config, parts: Assembly, benchmarks: Sequence[Benchmark], evaluation: Evaluation
+) -> None:
     """Every chunk that is not there yet. What was played is kept also where so much of it failed that it ends here."""
-    chunks = plan(config, benchmarks)
+    chunks = plan_chunks(config, benchmarks)
     goes_on = (
         f"What was played is kept: mend it, then the same command with --run {quote(str(evaluation.path))} goes on"
     )
-    watch = Watch(Tolerance(share=config.train.failures, remedy=goes_on), chunks)
+    watch = FailureWatch(Tolerance(share=config.train.failures, remedy=goes_on), chunks)
     whole = watch.resume(evaluation)
     left = {chunk[0].benchmark for chunk in chunks[whole:]}
     if whole:  # what goes on is rehearsed too: something may have changed
-        rehearse_on([each for each in benchmarks if each.name in left], config, parts, goes_on)
+        rehearse_benchmarks([each for each in benchmarks if each.name in left], config, parts, goes_on)
     status = parts.runner.status
     status.begin("evaluating", total=sum(map(len, chunks)), unit="episodes")
     status.advance(sum(map(len, chunks[:whole])))
     for name, group in groupby(chunks[whole:], key=lambda chunk: chunk[0].benchmark):
         benchmark = next(each for each in benchmarks if each.name == name)
-        with seated(config, parts, benchmark.name, benchmark.env) as runner:
+        with evaluation_runner(config, parts, benchmark.name, benchmark.env) as runner:
             for chunk in group:
-                playing = replace(runner, team=silence(runner.team, chunk[0].silent))
+                playing = replace(runner, team=with_silent_agent(runner.team, chunk[0].silent))
                 found = play_chunk(playing, chunk, benchmark.tasks, config.seed)
                 evaluation.append(found)
-                watch.played(chunk, found)
+                watch.record_chunk(chunk, found)
 
 
-def rehearse_on(benchmarks: Sequence[Benchmark], config: Config, parts: Assembly, remedy: str) -> None:
+def rehearse_benchmarks(benchmarks: Sequence[Benchmark], config: Config, parts: Assembly, remedy: str) -> None:
     """All of them before the first is paid for."""
     parts.runner.status.begin("rehearsing")
     for each in benchmarks:
-        with seated(config, parts, each.name, each.env) as runner:
+        with evaluation_runner(config, parts, each.name, each.env) as runner:
             tolerance = Tolerance(share=config.train.failures, remedy=remedy)
             rehearse(config, runner, list(each.tasks.values()), tolerance, f" on {each.name}")
 
 
 def make_results(config: Config, played: Sequence[Played], benchmarks: Sequence[Benchmark]) -> list[Result]:
+    """A result for each benchmark from all played episodes, in the order of `benchmarks`."""
     rows: dict[tuple[str, str | None], list[Played]] = {}
     for row in played:
         rows.setdefault((row.slot.benchmark, row.slot.silent), []).append(row)
