@@ -12,7 +12,7 @@ from toys import rows
 from marft.game.lockstep import Lockstep
 from marft.rollouts.event_loop import run_async
 from marft.runs.directory import RunDirectory
-from marft.training.build import offer_tools
+from marft.training.build import make_tools
 from marft.types import MarftError
 
 CODE = """
@@ -107,7 +107,7 @@ def test_what_does_not_fit_is_one_line(changes: dict[str, Any], line: str) -> No
 
 def test_a_tool_never_raises_and_is_short() -> None:
     [agent] = [config_of(team={"agents": {"ann": {"tools": ["own_parts:Clock"]}}}).team.agents["ann"]]
-    tools = offer_tools(agent, Lockstep())
+    tools = make_tools(agent, Lockstep())
     [(name, tool)] = tools.by_name.items()
     assert name == "clock"
     assert len(run_async(tool.use("Paris"))) == 1000
