@@ -31,6 +31,8 @@ from marft.terminal.display import Display, ensure_display
 from marft.training.build import Assembly, assemble
 from marft.training.interruption import Interruption
 from marft.training.loading import Overrides, check_base, load_initial_adapters, read_run_config
+from marft.training.resuming import leave
+from marft.training.resuming import resume as resume_from
 from marft.training.tracking import open_trackers, require_trackers
 from marft.training.trainer import Trainer
 from marft.types import Interrupted, MarftError
@@ -103,7 +105,7 @@ def run_training(
                 watching.say(line)
             if resume:
                 display.begin("reading the newest checkpoint")
-            if resume and not trainer.resume(warn, at):
+            if resume and not resume_from(trainer, warn, at):
                 load_initial_adapters(config, parts)  # the run died before its first checkpoint
             if resume:  # not before: a resume that is refused changes nothing
                 run.write_config(config)
@@ -117,7 +119,7 @@ def run_training(
             summary = trainer.train()
         except KeyboardInterrupt:
             again = f"marft train --resume --run {quote(str(run.path))}"
-            left = trainer.leave()
+            left = leave(trainer)
             with suppress(KeyboardInterrupt):
                 run.append_event("interrupted", max(trainer.checkpoints.list(), default=0))
             raise Interrupted(f"{left}; go on with: {again}") from None

@@ -21,12 +21,13 @@ from marft.game.endings import (
     GameOver,
     await_or_abandon,
     is_cancelled,
+    require_workflow_text,
 )
 from marft.game.guarded_env import EnvironmentHost, GuardedEnv
 from marft.game.observation import is_visible, observe
-from marft.game.tools import NO_TOOLS, ToolCall, Tools
+from marft.game.tools import NO_TOOLS, ToolCall, Tools, with_recipient
 from marft.game.workflows import Workflow
-from marft.quoting import described, escaped, exact, flaw_of, kind_of, quoted, traced
+from marft.quoting import described, escaped, exact, kind_of, quoted, traced
 from marft.types import (
     MAX_TURNS,
     BadTask,
@@ -365,24 +366,6 @@ def without_repeated(text: str, said: Iterable[str]) -> str:
     for each in said:
         text = text.replace(each, "", 1) if each else text
     return text
-
-
-def with_recipient(turn: Turn, call: ToolCall | None) -> Turn:
-    """A turn that calls a tool is for its agent alone, any other for all; one that is played again is the very same."""
-    if call is None:
-        made = replace(turn, to=None)
-    else:
-        made = replace(turn, completion=replace(turn.completion, text=call.text), to=turn.agent)
-    return turn if made == turn else made
-
-
-def require_workflow_text(what: str, text: object) -> str:
-    """A text of the workflow's; one that no agent could be shown is the episode's failure."""
-    if not isinstance(text, str):
-        raise MarftError(f"the workflow gives {what} {kind_of(text)}, not str")
-    if (flaw := flaw_of(found := exact(text))) is not None:
-        raise EpisodeFailed(f"the workflow gives {what} a text that {flaw}", "workflow")
-    return found
 
 
 def check_replay(recorded: Turn, now: str) -> Turn:

@@ -7,9 +7,9 @@ turns like others: what the tool said is in the next observation and in nobody's
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from marft.types import Completion
+from marft.types import Completion, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,3 +64,12 @@ def closing_tag(name: str) -> str:
 
 
 NO_TOOLS = Tools()
+
+
+def with_recipient(turn: Turn, call: ToolCall | None) -> Turn:
+    """A turn that calls a tool is for its agent alone, any other for all; one that is played again is the very same."""
+    if call is None:
+        made = replace(turn, to=None)
+    else:
+        made = replace(turn, completion=replace(turn.completion, text=call.text), to=turn.agent)
+    return turn if made == turn else made

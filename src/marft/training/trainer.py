@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from shlex import quote
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -19,51 +18,26 @@ from marft.algorithms.mismatch import Mismatch, find_mismatch
 from marft.algorithms.trust_region import adapted_rate
 from marft.config import Config
 from marft.envs.hosting import Host
-from marft.files import Damaged
 from marft.game.play import seed_of
 from marft.learners.base import Steps, Update, UpdatePlan
 from marft.rollouts.credit import Credit
 from marft.rollouts.source import EpisodeSource, Rollout, SynchronousSource
-from marft.runs.checkpoints import Checkpoints, NewestCheckpoint
+from marft.runs.checkpoints import Checkpoints
 from marft.runs.directory import RunDirectory
 from marft.runs.shapes import When
 from marft.runs.transcripts import make_transcript, worst_episodes
 from marft.training.build import Assembly
-from marft.training.checkpoint import STATE, Position, read_checkpoint, write_checkpoint
+from marft.training.checkpoint import Position, write_checkpoint
 from marft.training.guard import Collapsed, Guard
 from marft.training.interruption import Interruption
 from marft.training.metrics import Play, episode_rows, failed_rows, iteration_row
+from marft.training.resuming import SLOWER, recover_from
 from marft.training.schedule import schedule_plays
 from marft.training.tracking import Tracker, flatten
-from marft.types import Collapse, Episode, MarftError
-
-RETURNS = 3  # to a checkpoint from before a collapse, at most
-SLOWER = 0.3  # each time
+from marft.training.watchers import Evaluator, Watcher
+from marft.types import Episode
 
 COUNTED = {"rollout": "episodes", "update": "minibatches", "eval": "episodes"}  # what a phase consists of
-
-
-class Watcher(Protocol):
-    """Who is told how the run goes: the terminal, or nobody."""
-
-    def evaluated(self, when: str, row: dict[str, Any]) -> None:
-        """An evaluation before or after training has given `row`."""
-
-    def warned(self, line: str) -> None:
-        """Something went wrong that does not end the run."""
-
-    def iterated(self, row: dict[str, Any], before: float, progress: float) -> None:
-        """An iteration has given `row`; `before` and `progress` are the shares of the run done before and after it."""
-
-
-class Evaluator(Protocol):
-    """Who plays held-out tasks with the team as it is."""
-
-    def describe_settings(self) -> dict[str, Any]:
-        """How, in plain data."""
-
-    def play(self, keep: Callable[[str | None, Sequence[Episode], Host], None]) -> dict[str, Any]:
-        """The figures; `keep` is given the episodes of each benchmark (None: the run's own tasks)."""
 
 
 class Trainer:
@@ -100,7 +74,7 @@ class Trainer:
             try:
                 self.iterate()
             except Collapsed as found:
-                self.recover(found)
+                recover_from(self, found)
             else:
                 if self.finished or self.position.iteration % self.config.checkpoint.every == 0:
                     self.save()
@@ -291,87 +265,6 @@ class Trainer:
         self.checkpoints.save(
             position.iteration, lambda folder: write_checkpoint(folder, parts.teams, parts.learner, position)
         )
-
-    def recover(self, found: Collapsed) -> None:
-        """Go back to the last checkpoint from before the collapse, at a lower rate; or end the run."""
-        kept = self.checkpoints.list()
-        good = [iteration for iteration in kept if iteration <= found.sign.good]
-        at, back = max(good, default=min(kept, default=0)), self.config.train.on_collapse == "back"
-        if not back or self.position.returns == RETURNS:
-            tried = f" after going back {RETURNS} times" if back else ""
-            older = "" if good else ", the oldest there is,"
-            remedy = "a lower optimizer.lr" if back else "a lower optimizer.lr, or train.on_collapse=back"
-            raise Collapse(
-                f"the run has collapsed and stops{tried}: {found.sign.line} (since iteration {found.sign.since}). Nothing "
-                f"already written is lost; go back with marft train --resume --run {quote(str(self.run.path))} --at {at}{older} "
-                f"and {remedy}"
-            )
-        returns = self.position.returns + 1
-        self.interruption.hold()  # weights, Adam and position change one after the other
-        self.resume(self.watcher.warned, at)
-        self.position = replace(self.position, returns=returns)
-        self.save()  # so that a run which is killed now comes back to this
-        for tracker in self.trackers:
-            tracker.rewind(at)
-        self.run.append_event("back", at, returns=returns, sign=found.sign.name, agent=found.sign.agent)
-        self.watcher.warned(f"gone back to iteration {at}, at {SLOWER**returns:.2g} of the learning rates")
-
-    def leave(self) -> str:
-        """After an interruption: keeps the position, if the weights are its own, and says where the run stands.
-
-        Where an update has begun and was not finished, what came after the last checkpoint is lost.
-        """
-        if self.begun and not self.interruption.put_off and self.position.iteration not in self.checkpoints.list():
-            with suppress(KeyboardInterrupt):
-                self.save()
-        kept = self.checkpoints.list()
-        if not kept:
-            return f"interrupted before the first checkpoint of {self.run.path}"
-        return f"interrupted; {self.run.path} is kept as it was after iteration {kept[-1]}"
-
-    def resume(self, warn: Callable[[str], None], at: int | None) -> bool:
-        """Go back to the newest checkpoint that is whole (or to `at`), and forget what came after it; False: there has
-        never been one. Nothing is changed on the disk before all of it has been read."""
-        found = self.checkpoints.newest_valid(at)
-        if found is None and self.run.last_iteration():
-            raise MarftError(f"{self.run.path} has lost its checkpoints; {self.checkpoints.remedy()}")
-        if found is not None:
-            self.position = self.read_position(found)
-            self.source.load_state_dict({"tasks_drawn": self.position.tasks_drawn})
-            self.publish()
-        self.checkpoints.recover()
-        if found is not None and found.damaged:
-            kept = ", ".join(self.checkpoints.put_aside(iteration) for iteration in found.damaged)
-            warn(
-                f"{found.passed_over()}; going on from iteration {found.iteration}, and keeping what is damaged as {kept}"
-            )
-        self.checkpoints.drop_after(self.position.iteration)
-        summary = self.run.summary() or {}
-        if summary.get("iterations", 0) > self.position.iteration:  # of the part that is forgotten
-            summary = {when: row for when, row in summary.items() if when == "before"}
-            self.run.write_summary(summary)
-        # An evaluation that the summary does not hold is done again, and is then written down again.
-        begun = self.position.iteration > 0
-        valid: dict[When, bool] = {
-            "before": begun or self.is_evaluated("before", summary),
-            "during": True,
-            "after": self.finished and self.is_evaluated("after", summary),
-        }
-        self.run.truncate(self.position.iteration, [when for when, is_valid in valid.items() if is_valid])
-        self.guard.begin()
-        return found is not None
-
-    def read_position(self, found: NewestCheckpoint) -> Position:
-        """What was written into a checkpoint that is whole may still be nothing that this team can go on with."""
-        try:
-            position = read_checkpoint(found.folder, self.parts.teams, self.learner)
-            if position.iteration != found.iteration:
-                raise Damaged(found.folder / STATE, f"is that of iteration {position.iteration}")
-        except MarftError as error:
-            others = [iteration for iteration in self.checkpoints.list() if iteration != found.iteration]
-            back = f"; or go back with --at {max(others)}" if others else ""
-            raise MarftError(f"{error}{back}") from error
-        return position
 
     def evaluate(self, when: When) -> None:
         """Before or after training; a figure that the summary already holds is not worked out again."""
