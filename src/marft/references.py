@@ -71,6 +71,8 @@ def missing_reference_advice(name: str, key: str) -> str:
         case "team.workflow":
             own = "workflow" if own in NAMELESS else own
             argument = f"workflow={own}"
+        case "algorithm.name" | "credit.name" | "engine.name":
+            argument = f"{key.partition('.')[0]}={{'name': {own}, …}}"
         case _:
             own = "script" if own in NAMELESS else own
             argument = f"agents={{'NAME': {{'script': {own}}}}}"

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ import yaml
 from toys import TINY, Echo, without_progress
 
 import marft
+from marft.algorithms.batch import Batch, Estimate, Scores
+from marft.algorithms.grpo import Grpo
 from marft.cli import main
 from marft.config import merge
 from marft.envs.hosting import InProcess, Pool
+from marft.rollouts.credit import Equal
 from marft.runs.directory import RunDirectory
+from marft.types import MarftError
 
 SMALL = merge({}, [word for word in TINY if not word.startswith("team.")])
 AGENTS = {"planner": {"prompt": "Plan.", "max_tokens": 5}, "solver": {"prompt": "Solve.", "max_tokens": 5}}
@@ -217,3 +222,29 @@ def test_given_agents_are_the_whole_team(tmp_path: Path) -> None:
     with marft.load("duo", env=Echo, agents={"alone": "You are alone."}) as team:
         assert list(team.config.team.agents) == ["alone"]
         assert team.config.team.agents["alone"].prompt == "You are alone."
+
+
+def test_an_algorithm_and_a_credit_of_ones_own_are_classes(tmp_path: Path) -> None:
+    """Also ones that no import finds: the run's config names them, and another process is told what to do."""
+    seen: list[float] = []
+
+    class Mine(Grpo):
+        name: str = ""  # type: ignore[assignment]
+        scale: float = 1.0
+
+        def estimate(self, batch: Batch, scores: Scores) -> Estimate:
+            seen.append(self.scale)
+            found = super().estimate(batch, scores)
+            return replace(found, advantages_N=self.scale * found.advantages_N)
+
+    class Last(Equal):
+        name: str = ""  # type: ignore[assignment]
+
+    run = tmp_path / "run"
+    settings = {**SMALL, "algorithm": {"name": Mine, "scale": 0.5}, "credit": Last}
+    marft.train(run=run, env=Echo, agents=AGENTS, **settings)
+    assert set(seen) == {0.5}
+    with pytest.raises(
+        MarftError, match=r"algorithm\.name: .*Mine' was given from Python .* algorithm=\{'name': Mine, …\}"
+    ):
+        marft.load(run)

@@ -33,7 +33,8 @@ def train(
     """Train a team; the run's summary, as `summary.json` has it.
 
     `source` is a recipe (by default `duo`) or a YAML file; `settings` are config sections laid over it (`model="nano"`,
-    `algorithm="grpo"`, `train={"iterations": 5}`). `env` is a name, a subclass of `marft.Environment`, or a mapping with
+    `algorithm="grpo"`, `train={"iterations": 5}`); `algorithm`, `credit` and `engine` may also be classes of yours, alone or
+    as the `"name"` of their settings. `env` is a name, a subclass of `marft.Environment`, or a mapping with
     one of the two under `"name"` and the environment's settings beside it; `workflow` a name or an async function;
     `agents` replaces the team: each agent's prompt, or a mapping of its settings, in which `"script"` may be a function.
     `run` is the run's folder, by default the first free of `runs/SOURCE-1`, `runs/SOURCE-2`, …

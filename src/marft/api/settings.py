@@ -57,6 +57,9 @@ def collect_settings(
     if isinstance(benchmarks, Mapping):
         named = {name: env_settings(each, f"eval.benchmarks.{name}", things) for name, each in benchmarks.items()}
         sections["eval"] = {**sections["eval"], "benchmarks": named}
+    for key in ("algorithm", "credit", "engine"):
+        if key in sections:
+            sections[key] = choice_settings(sections[key], key, things)
     return PythonSettings(settings=sections, agents=agents is not None, things=things)
 
 
@@ -69,6 +72,18 @@ def env_settings(env: Any, key: str, things: dict[str, Any]) -> Any:
         return {**env, "name": env_name(env["name"], f"{key}.name", things)} if "name" in env else dict(env)
     name = env_name(env, key, things)
     return {"name": name}
+
+
+def choice_settings(section: Any, key: str, things: dict[str, Any]) -> Any:
+    """The class of an algorithm, a credit or an engine becomes its name, alone or as `name` of its settings."""
+    if isinstance(section, type):
+        return {"name": register_thing(section, things)}
+    if isinstance(section, Mapping) and isinstance(section.get("name"), type):
+        for name, value in section.items():
+            if name != "name":
+                check_plain(value, f"{key}.{name}")
+        return {**section, "name": register_thing(section["name"], things)}
+    return section
 
 
 def env_name(env: Any, key: str, things: dict[str, Any]) -> Any:
