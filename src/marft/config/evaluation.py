@@ -53,7 +53,7 @@ class EvalConfig(Section):
 
     @field_validator("benchmarks", mode="before")
     @classmethod
-    def named(cls, given: Any) -> Any:
+    def expand_names(cls, given: Any) -> Any:
         """`[aime-2024]` is short for `{aime-2024: {data: aime-2024}}`."""
         if isinstance(given, list | tuple):
             found = {name: {"data": name} for name in given if isinstance(name, str)}

@@ -48,7 +48,7 @@ class LoraConfig(Section):
 
     @field_validator("targets", mode="before")
     @classmethod
-    def layers(cls, targets: Any) -> Any:
+    def check_targets(cls, targets: Any) -> Any:
         """Raise a ValueError for targets that name no layers."""
         names = targets if isinstance(targets, list | tuple) else ()
         if targets != "all-linear" and not (names and all(isinstance(name, str) and name for name in names)):
@@ -133,7 +133,7 @@ class TrackConfig(Section):
 
     @field_validator("wandb", "trackio")
     @classmethod
-    def named(cls, project: str | None) -> str | None:
+    def check_project(cls, project: str | None) -> str | None:
         """Raise a ValueError for a truth value where a project's name is needed."""
         if project is not None and project.casefold() in ("true", "false", "yes", "no", "on", "off"):
             raise ValueError(f"{project!r} is no project; give the project's name, or null for none")

@@ -173,7 +173,7 @@ class TeamConfig(Section):
 
     @field_validator("workflow")
     @classmethod
-    def known(cls, workflow: str) -> str:
+    def check_workflow_name(cls, workflow: str) -> str:
         """Raise a ValueError for a workflow that is neither built in nor `package.module:function`."""
         if ":" in workflow:
             return check_function(workflow)
