@@ -164,7 +164,7 @@ def play_command(arguments: argparse.Namespace) -> int:
         held_out = list(RunDirectory.open(Path(source)).held_out()) if is_run(source) else []
         config, parts = load_team(source, overrides, arguments.at, display)
         display.begin("playing")
-        with parts.runner.host:
+        with parts:
             replay = play_task(
                 config,
                 parts,

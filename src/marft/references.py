@@ -73,6 +73,12 @@ def missing_reference_advice(name: str, key: str) -> str:
             argument = f"workflow={own}"
         case "algorithm.name" | "credit.name" | "engine.name":
             argument = f"{key.partition('.')[0]}={{'name': {own}, …}}"
+        case "tools" | "env.reward":
+            where = {"tools": "team.agents.NAME.tools"}.get(key, key)
+            return (
+                f"{key}: {name!r} lies in no file that other programs can import; put it into one, say mine.py in this "
+                f"folder, and give {where}=mine:{own}"
+            )
         case _:
             own = "script" if own in NAMELESS else own
             argument = f"agents={{'NAME': {{'script': {own}}}}}"

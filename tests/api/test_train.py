@@ -229,7 +229,6 @@ def test_an_algorithm_and_a_credit_of_ones_own_are_classes(tmp_path: Path) -> No
     seen: list[float] = []
 
     class Mine(Grpo):
-        name: str = ""  # type: ignore[assignment]
         scale: float = 1.0
 
         def estimate(self, batch: Batch, scores: Scores) -> Estimate:
@@ -238,7 +237,7 @@ def test_an_algorithm_and_a_credit_of_ones_own_are_classes(tmp_path: Path) -> No
             return replace(found, advantages_N=self.scale * found.advantages_N)
 
     class Last(Equal):
-        name: str = ""  # type: ignore[assignment]
+        pass
 
     run = tmp_path / "run"
     settings = {**SMALL, "algorithm": {"name": Mine, "scale": 0.5}, "credit": Last}
@@ -248,3 +247,7 @@ def test_an_algorithm_and_a_credit_of_ones_own_are_classes(tmp_path: Path) -> No
         MarftError, match=r"algorithm\.name: .*Mine' was given from Python .* algorithm=\{'name': Mine, …\}"
     ):
         marft.load(run)
+    with marft.load(run, algorithm=Mine, credit=Last) as team:
+        assert team.evaluate(tasks=2, run=tmp_path / "eval").figures.tasks == 2
+    with pytest.raises(MarftError, match="give the class, Mine, and its settings"):
+        marft.train(run=tmp_path / "other", env=Echo, agents=AGENTS, **{**SMALL, "algorithm": Mine()})

@@ -15,7 +15,7 @@ from quick import config_of, start
 from toys import rows
 
 from marft.algorithms.base import Algorithm
-from marft.config import ALGORITHMS, CREDITS, Config, parse, parse_yaml, to_yaml
+from marft.config import ALGORITHMS, CREDITS, Config, merge, parse, parse_yaml, to_yaml
 from marft.config.choices import BASES, classes
 from marft.references import look_up
 from marft.rollouts.credit import Credit
@@ -256,3 +256,23 @@ def test_a_run_learns_with_them(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_mistake_with_one_s_own_class_is_one_line(words: list[str], expected: str) -> None:
     assert expected in mistake(*words, base={**DUO, "algorithm": "rae"})
+
+
+def test_what_is_derived_from_a_built_in_one_has_its_settings_and_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "derived.py").write_text(
+        "from marft.algorithms.grpo import Grpo\nfrom marft.rollouts.credit import PerStep\n"
+        "class Mine(Grpo):\n    tau: float = 1.0\n\n\nclass Own(PerStep):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    algorithm, credit = {"name": "derived:Mine", "std_floor": 0.5, "tau": 2.0}, {"name": "derived:Own", "gamma": 0.5}
+    found = config_of(algorithm=algorithm, credit=credit)
+    assert {key: found.model_dump()["algorithm"][key] for key in algorithm} == algorithm
+    assert found.model_dump()["credit"] == credit
+    assert parse(found.model_dump(mode="json")) == found
+
+
+def test_another_engine_leaves_the_options_of_ones_own_behind() -> None:
+    below = {"engine": {"name": "mine:E", "options": {"x": 1}, "slots": 7}}
+    assert merge(below, ["engine.name=local"])["engine"] == {"name": "local", "slots": 7}

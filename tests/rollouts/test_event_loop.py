@@ -300,3 +300,17 @@ def test_a_loop_in_which_something_does_not_end_is_replaced(monkeypatch: pytest.
         assert run_async(loop_here()) is not first
         assert len(heard) == ticks
     assert first.is_closed()
+
+
+def test_a_call_within_a_call_has_a_loop_of_its_own() -> None:
+    """A tool or a script that plays with another team: neither ends the other's tasks."""
+
+    async def outer() -> tuple[bool, str]:
+        begun = asyncio.get_running_loop()
+        waiting = asyncio.ensure_future(asyncio.sleep(0.05, "slept"))
+        inner = await asyncio.to_thread(lambda: run_async(loop_here()))
+        return inner is begun, await waiting
+
+    with event_loop.one_loop():
+        assert run_async(outer()) == (False, "slept")
+        assert run_async(outer()) == (False, "slept")

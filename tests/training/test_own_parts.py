@@ -16,6 +16,10 @@ from marft.training.build import make_tools
 from marft.types import MarftError
 
 CODE = """
+from dataclasses import replace
+
+from marft.algorithms.grpo import Grpo
+from marft.algorithms.marft_token import MarftToken
 from marft.engines.local import LocalEngine
 
 class Mine(LocalEngine):
@@ -33,6 +37,25 @@ class Clock:
         if text == "Atlantis":
             raise KeyError(text)
         return "12:00 " * 1000
+
+class OtherClock(Clock):
+    pass
+
+class Liar(LocalEngine):
+    def __init__(self, team):
+        super().__init__(team, 3)
+
+    async def generate(self, request):
+        return replace(await super().generate(request), token_ids=(1,), logprobs=(0.5,))
+
+class Short(Grpo):
+    def estimate(self, batch, scores):
+        found = super().estimate(batch, scores)
+        return replace(found, advantages_N=found.advantages_N[1:])
+
+class NoReturns(MarftToken):
+    def estimate(self, batch, scores):
+        return replace(super().estimate(batch, scores), returns=None)
 
 class Nameless:
     def use(self, text):
@@ -112,3 +135,19 @@ def test_a_tool_never_raises_and_is_short() -> None:
     assert name == "clock"
     assert len(run_async(tool.use("Paris"))) == 1000
     assert run_async(tool.use("Atlantis")) == "error: KeyError: 'Atlantis'"
+
+
+def test_an_engine_that_gives_no_probabilities_fails_its_episodes(tmp_path: Path) -> None:
+    with pytest.raises(MarftError, match=r"own_parts:Liar gives 0\.5 for the log-prob of a token"):
+        start(tmp_path / "run", engine="own_parts:Liar", train={"iterations": 1})
+
+
+def test_tools_of_one_name_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(MarftError, match=r"^tools: two of them are called 'clock'; give one of them another name$"):
+        seated(team={"agents": {"ann": {"tools": ["own_parts:Clock", "own_parts:OtherClock"]}}})
+
+
+def test_an_algorithm_that_gives_too_little_is_one_line(tmp_path: Path) -> None:
+    for name, line in (("Short", "gives advantages of shape"), ("NoReturns", "gives no returns")):
+        with pytest.raises(MarftError, match=rf"^algorithm 'own_parts:{name}' .*{line}"):
+            start(tmp_path / name, algorithm=f"own_parts:{name}", train={"iterations": 1})

@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from marft.algorithms.advantages import suffix_scan
 from marft.algorithms.losses import sum_by_turn
+from marft.types import MarftError
 
-ValuesAt = Literal["token", "turn"]
 NOBODY = -1  # in columns of indices
 OF_TURNS = (  # columns of a batch that mean the same in a part of it
     "index_K", "agent_K", "group_K", "play_K", "reward_K", "discount_K", "temperature_K", "version_K", "truncated_K",
@@ -242,6 +242,17 @@ class Surrogate:
 
     loss: Tensor
     clipped_N: Tensor
+
+
+def check_estimate(estimate: Estimate, batch: Batch, scores: Scores, name: str) -> None:
+    """Raise a MarftError where an algorithm of the user's own gives what cannot be learnt from."""
+    if estimate.advantages_N.shape != batch.tokens_N.shape:
+        given, wanted = tuple(estimate.advantages_N.shape), tuple(batch.tokens_N.shape)
+        raise MarftError(f"algorithm {name!r} gives advantages of shape {given}, and the batch has {wanted} tokens")
+    if scores.values is not None and (estimate.returns is None or estimate.returns.shape != scores.values.shape):
+        raise MarftError(
+            f"algorithm {name!r} has a critic (values_at), and gives no returns of the shape of its values"
+        )
 
 
 def to_rows(x: Tensor, row: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,7 +6,7 @@ over tokens with one constant; `aggregation="token"` divides by the minibatch's 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from marft.algorithms.base import Algorithm
 
@@ -19,7 +19,7 @@ class DrGrpo(Algorithm):
 
     least_samples: ClassVar[int] = 2
 
-    name: Literal["dr_grpo"] = "dr_grpo"
+    name: str = "dr_grpo"
 
     def estimate(self, batch: Batch, scores: Scores) -> Estimate:
         """Scores less their group's mean, not divided by its deviation."""

@@ -6,7 +6,7 @@ rewards are distributed differently.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
@@ -21,7 +21,7 @@ class Grpo(Algorithm):
 
     least_samples: ClassVar[int] = 2
 
-    name: Literal["grpo"] = "grpo"
+    name: str = "grpo"
     std_floor: Annotated[float, Field(gt=0)] = 1e-4
 
     def estimate(self, batch: Batch, scores: Scores) -> Estimate:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
@@ -17,7 +17,7 @@ class Gspo(ActionLevel):
 
     least_samples: ClassVar[int] = 2
 
-    name: Literal["gspo"] = "gspo"
+    name: str = "gspo"
     std_floor: Annotated[float, Field(gt=0)] = 1e-4
 
     def estimate(self, batch: Batch, scores: Scores) -> Estimate:

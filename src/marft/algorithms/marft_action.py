@@ -16,7 +16,7 @@ class MarftAction(GaeConfig, ActionLevel):
 
     values_at: ClassVar[Literal["token", "turn"] | None] = "turn"
 
-    name: Literal["marft-action"] = "marft-action"
+    name: str = "marft-action"
     normalise: Literal["sum", "token", "word"] = "token"
 
     @property

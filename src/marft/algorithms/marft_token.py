@@ -16,7 +16,7 @@ class MarftToken(GaeConfig, Algorithm):
 
     values_at: ClassVar[Literal["token", "turn"] | None] = "token"
 
-    name: Literal["marft-token"] = "marft-token"
+    name: str = "marft-token"
     token_gamma: Fraction = 1.0
     token_lam: Fraction = 1.0
 

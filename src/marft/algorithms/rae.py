@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Rae(Algorithm):
     """Scores against a running baseline of each agent."""
 
-    name: Literal["rae"] = "rae"
+    name: str = "rae"
     decay: Annotated[float, Field(ge=0, lt=1)] = 0.9
 
     def estimate(self, batch: Batch, scores: Scores) -> Estimate:

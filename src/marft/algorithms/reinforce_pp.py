@@ -5,7 +5,7 @@ Each agent has its own statistics, over its turns of all tasks, so it also learn
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from marft.algorithms.base import Algorithm
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class ReinforcePP(Algorithm):
     """Scores normalised over the batch, for each agent."""
 
-    name: Literal["reinforce++"] = "reinforce++"
+    name: str = "reinforce++"
 
     def estimate(self, batch: Batch, scores: Scores) -> Estimate:
         """Scores whitened over the batch, agent by agent."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from marft.algorithms.base import Algorithm
 
@@ -15,7 +15,7 @@ class Rloo(Algorithm):
 
     least_samples: ClassVar[int] = 2
 
-    name: Literal["rloo"] = "rloo"
+    name: str = "rloo"
 
     def estimate(self, batch: Batch, scores: Scores) -> Estimate:
         """Each turn's score less the mean of the others in its group."""

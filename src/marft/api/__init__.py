@@ -40,7 +40,7 @@ def train(
     `run` is the run's folder, by default the first free of `runs/SOURCE-1`, `runs/SOURCE-2`, …
 
     `resume=True` goes on with the run in `run` (from its newest checkpoint, or from that of iteration `at`), with its own
-    config: there `env`, `workflow` and `agents` give what only Python code knows, and must be what the run was made with.
+    config: there `env`, `workflow`, `agents` and classes in `settings` give what only Python code knows, and must be what the run was made with.
     """
     rest_soon()
     asked = collect_settings(settings, env=env, workflow=workflow, agents=agents)

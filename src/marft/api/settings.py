@@ -83,6 +83,11 @@ def choice_settings(section: Any, key: str, things: dict[str, Any]) -> Any:
             if name != "name":
                 check_plain(value, f"{key}.{name}")
         return {**section, "name": register_thing(section["name"], things)}
+    if not isinstance(section, str | Mapping):
+        kind = type(section).__name__
+        raise MarftError(
+            f"{key}: give the class, {kind}, and its settings as {{'name': {kind}, …}}, not an object made of it"
+        )
     return section
 
 

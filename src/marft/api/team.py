@@ -71,16 +71,16 @@ class Team:
 
         parts = self._open
         asked = collect_settings({"eval": settings}, env=None, workflow=None, agents=None)
-        config = parse(merge_settings(self.config.model_dump(mode="json"), asked.settings))
         path = Path(run) if run else next_run_path(f"eval-{Path(self._source).name}")
         with bind_references({**self._things, **asked.things}), Lock(path), Display() as display:
+            config = parse(merge_settings(self.config.model_dump(mode="json"), asked.settings))
             results = evaluate_benchmarks(config, parts, path, display)
         return EvalResults(path=path, benchmarks={result.name: result for result in results})
 
     def close(self) -> None:
         """Ends the environment's processes and lets go of the weights; once more is no harm."""
         if self._parts is not None:
-            self._parts.runner.host.close()
+            self._parts.close()
             self._parts = None
 
     def __enter__(self) -> Self:

@@ -161,11 +161,11 @@ def train_cell(config: Config, path: Path, display: Display) -> dict[str, Any]:
 def evaluate_run(config: Config, run: RunDirectory, display: Display) -> Mapping[str, Any]:
     """An evaluation as `marft eval` does it, with the adapters of a run."""
     saved = checkpoint_folder(run, None)
-    parts = assemble(config, saved=saved, status=display)
-    check_base(run, parts)
-    load_adapters(saved, parts.teams)
-    display.begin("evaluating", unit="episodes")
-    with parts.runner.host:
+    with assemble(config, saved=saved, status=display) as parts:
+        check_base(run, parts)
+        load_adapters(saved, parts.teams)
+        parts.publish(0)
+        display.begin("evaluating", unit="episodes")
         tolerance = Tolerance(share=config.train.failures, remedy="mend it, then give the same command with --run DIR")
         return evaluate_held_out(parts.runner, eval_settings(config), config.seed, parts.lockstep, tolerance=tolerance)
 

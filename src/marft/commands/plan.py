@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,20 +18,25 @@ from marft.commands.train import needed_splits
 from marft.config import Config
 from marft.engines.local import LocalEngine
 from marft.evaluation.held_out import HeldOut
+from marft.evaluation.rehearsal import rehearse_all
 from marft.game.play import Agent
 from marft.models.team import TeamModel
+from marft.rollouts.credit import Credit
 from marft.rollouts.event_loop import one_loop
+from marft.rollouts.source import SynchronousSource
 from marft.runs.directory import RunDirectory
 from marft.terminal import say
 from marft.terminal.status import Status
 from marft.training.build import Assembly, assemble
 from marft.training.checkpoint import Position
+from marft.training.guard import Collapsed
 from marft.training.loading import load_initial_adapters
 from marft.training.trainer import Trainer
 from marft.types import MarftError
 
 TRAINED = 16  # bytes of a parameter that learns: itself, its gradient and two Adam moments in fp32
 FROZEN = 4
+REMEDY = "Nothing was written: mend it, then ask again"
 FITS = 0.9  # of the device's memory: allocators and other programs take the rest
 
 
@@ -85,9 +90,10 @@ def plan(config: Config, status: Status | None = None) -> Forecast:
     status = status or Status()
     if not config.team.trained:
         raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
-    parts = assemble(config, reads=needed_splits(config), status=status)
-    load_initial_adapters(config, parts)
-    with one_loop(), closing(parts), parts.runner.host:
+    with one_loop(), assemble(config, reads=needed_splits(config), status=status) as parts:
+        load_initial_adapters(config, parts)
+        status.begin("rehearsing")
+        rehearse_all(config, without_remotes(config, parts), REMEDY)
         found = measure_iteration(config, parts)
         lines = list(describe_forecast(config, parts, found))
     status.rest()
@@ -98,8 +104,7 @@ def plan(config: Config, status: Status | None = None) -> Forecast:
 
 def measure_iteration(config: Config, parts: Assembly) -> Forecast:
     """One iteration as a run has it, after the critics' warm-up. A remote model is not asked: somebody else speaks for it."""
-    team = {name: without_remote(config, agent) for name, agent in parts.runner.team.items()}
-    parts = replace(parts, runner=replace(parts.runner, team=team))
+    parts = without_remotes(config, parts)
     device = torch.device(parts.device)
     with tempfile.TemporaryDirectory() as folder, limit_memory(device):
         run = RunDirectory(Path(folder))
@@ -108,7 +113,14 @@ def measure_iteration(config: Config, parts: Assembly) -> Forecast:
         trainer.config = config.model_copy(update={"eval": config.eval.model_copy(update={"every": 0})})
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        trainer.iterate()
+        assert isinstance(config.credit, Credit)
+        trainer.source = SynchronousSource(config, parts.runner, parts.learner.members, config.credit, REMEDY)
+        try:
+            trainer.iterate()
+        except Collapsed as found:
+            raise MarftError(f"the iteration cannot be learnt from: {found.sign.agent}: {found.sign.name}") from found
+        finally:
+            trainer.interruption.release()
         [row] = run.metrics()
     generated = max(row["tokens"]["rollout"], 1)
     iterations, budget = config.train.iterations, config.train.budget
@@ -127,6 +139,12 @@ def measure_iteration(config: Config, parts: Assembly) -> Forecast:
         iterations=iterations,
         evaluations=(2 + (iterations // config.eval.every if config.eval.every else 0)) if held_out else 0,
     )
+
+
+def without_remotes(config: Config, parts: Assembly) -> Assembly:
+    """The same with stand-ins for all remote agents."""
+    team = {name: without_remote(config, agent) for name, agent in parts.runner.team.items()}
+    return replace(parts, runner=replace(parts.runner, team=team))
 
 
 def without_remote(config: Config, agent: Agent) -> Agent:
@@ -230,7 +248,7 @@ def describe_forecast(config: Config, parts: Assembly, found: Forecast) -> Itera
     """A short table."""
     count = sum(p.numel() for team in parts.teams for p in team.model.parameters())
     learning = sum(p.numel() for own in parts.learner.adapters().values() for p in own.values())
-    rows = "vLLM's part" if config.engine.name == "vllm" else f"keys and values of at most {config.engine.slots:,} rows"
+    rows = {"vllm": "vLLM's part", "local": f"keys and values of at most {config.engine.slots:,} rows"}
     whole = f"of {format_memory(found.device_memory)} on {parts.device}" if found.device_memory else ""
     yield f"plan       {', '.join(parts.bases)} on {parts.device}; measured on one iteration of {found.episodes:,} episodes"
     yield ""
@@ -238,7 +256,9 @@ def describe_forecast(config: Config, parts: Assembly, found: Forecast) -> Itera
     yield forecast_row(
         "adapters, gradients, optimizers", format_memory(found.adapters), f"{learning:,} parameters that learn"
     )
-    yield forecast_row("engine", format_memory(found.cache), rows)
+    yield forecast_row(
+        "engine", format_memory(found.cache), rows.get(config.engine.name, "not known of an engine of your own")
+    )
     yield forecast_row("at its peak, in all", format_memory(found.peak), whole)
     yield ""
     yield f"iteration  {'tokens generated':34}{found.tokens['rollout']:>12,}"

@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -51,14 +51,14 @@ def start_run(config: Config, path: Path, display: Display | None = None) -> dic
         if run.exists():  # before the model is loaded, or even fetched
             raise MarftError(run.taken_message(config))
         run.check_free()
-        parts = assemble(config, reads=needed_splits(config), status=showing)
-        load_initial_adapters(config, parts)
-        showing.begin("rehearsing")
-        rehearse_all(config, parts, "Nothing was written: mend it, then start again")
-        showing.begin("looking for held-out tasks in the training data")
-        run = RunDirectory.create(path, config, make_manifest(config, parts), needed=disk_needed(config, parts))
-        run.append_event("started", 0)
-        return run_training(config, parts, run, showing)
+        with assemble(config, reads=needed_splits(config), status=showing) as parts:
+            load_initial_adapters(config, parts)
+            showing.begin("rehearsing")
+            rehearse_all(config, parts, "Nothing was written: mend it, then start again")
+            showing.begin("looking for held-out tasks in the training data")
+            run = RunDirectory.create(path, config, make_manifest(config, parts), needed=disk_needed(config, parts))
+            run.append_event("started", 0)
+            return run_training(config, parts, run, showing)
 
 
 def resume_run(
@@ -71,10 +71,10 @@ def resume_run(
         require_trackers(config)
         run.check_same(config)
         run.check_whole()  # before the model is loaded, and before anything is written
-        parts = assemble(config, saved_adapters(run, config), needed_splits(config), showing)
-        check_base(run, parts)
-        require_space(path, disk_needed(config, parts))
-        return run_training(config, parts, run, showing, resume=True, at=at)
+        with assemble(config, saved_adapters(run, config), needed_splits(config), showing) as parts:
+            check_base(run, parts)
+            require_space(path, disk_needed(config, parts))
+            return run_training(config, parts, run, showing, resume=True, at=at)
 
 
 def needed_splits(config: Config) -> tuple[Split, ...]:
@@ -95,7 +95,7 @@ def run_training(
     config: Config, parts: Assembly, run: RunDirectory, display: Display, *, resume: bool = False, at: int | None = None
 ) -> dict[str, Any]:
     """Train from the beginning or from a checkpoint, until the run is finished or interrupted; the summary."""
-    with Interruption() as interruption, closing(parts), parts.runner.host:
+    with Interruption() as interruption:
         watching = Terminal(display, run.path)
         evaluator = HeldOut(config, parts, resume_remedy(run.path))
         trainer = Trainer(config, parts, run, evaluator, watching, interruption=interruption)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 
 from marft.config.algorithm import ALGORITHMS, CREDITS
 from marft.config.places import NAME, Place, kinds_at, places
@@ -63,7 +64,7 @@ KEYS: Mapping[str, str] = {
     "env.workers": "num_workers num_envs n_envs",
     "--run DIR": "run output_dir out output save_dir log_dir logdir run_name run_dir exp_name experiment",
     "--resume --run DIR": "resume resume_from resume_from_checkpoint load_checkpoint",
-    "an environment's: marft new env NAME makes one": "reward reward_fn reward_func reward_function reward_model",
+    "an environment's: env.reward=package.module:function with env=math, or marft new env NAME": "reward reward_fn reward_func reward_function reward_model",
 }
 OTHER_KEYS: Mapping[str, str] = {other: ours for ours, others in KEYS.items() for other in others.split()}
 NAMES: Mapping[str, Mapping[str, str]] = {
@@ -175,6 +176,7 @@ def hint_for_option(word: str) -> str:
     return f"; settings are written key=value{hint}" if hint else ""
 
 
+@cache
 def all_places() -> list[Place]:
     """All places of the config, computed once."""
     return list(places())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -57,7 +57,9 @@ def kinds_at(path: Sequence[str]) -> list[Any]:
 
 def kinds_below(kind: Any, name: str) -> Iterator[Any]:
     """The kinds of value that the key `name` may have in a section or mapping; none where it is unknown."""
-    if is_section(kind) and name in kind.model_fields:
+    if is_section(kind) and name == "name" and any(issubclass(kind, base) for _, base in CHOICES.values()):
+        yield Literal  # it chooses: what is written there is read as YAML, and not taken as it is
+    elif is_section(kind) and name in kind.model_fields:
         yield from union_members(kind.model_fields[name].annotation)
     elif get_origin(kind) is dict:  # agents and benchmarks, by names of the user's
         yield from union_members(get_args(kind)[1])
@@ -78,7 +80,7 @@ def places(kind: Any = Config, above: tuple[str, ...] = (), of: str | None = Non
         choice = sum(map(is_section, kinds)) > 1  # of algorithms, of credits
         for each in kinds:
             if is_section(each):
-                yield from places(each, path, get_args(each.model_fields["name"].annotation)[0] if choice else of)
+                yield from places(each, path, each.model_fields["name"].default if choice else of)
             elif get_origin(each) is dict:
                 for own in filter(is_section, union_members(get_args(each)[1])):
                     yield from places(own, (*path, NAME), of)

@@ -165,6 +165,8 @@ def merge_settings(base: Mapping[str, Any], on_top: Mapping[str, Any]) -> dict[s
         chosen = class_of("algorithm", above["algorithm"]["name"])
         known = {} if chosen is None else chosen.model_fields
         below["algorithm"] = {key: value for key, value in below["algorithm"].items() if key in known}
+    if names_other_thing(below.get("engine"), above.get("engine"), "name"):
+        below["engine"] = {key: value for key, value in below["engine"].items() if key != "options"}
     if names_other_thing(below.get("team"), above.get("team"), "workflow"):
         below["team"] = {key: value for key, value in below["team"].items() if key not in WORKFLOW_SETTINGS}
     return merge_mappings(below, above)

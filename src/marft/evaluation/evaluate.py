@@ -35,7 +35,7 @@ def evaluate_team(
     """A run's team, or an untrained one, in the folder `path`, which nobody else writes meanwhile."""
     with Lock(path), one_loop(), ensure_display(display) as showing:
         config, parts = load_team(source, overrides, status=showing)
-        with parts.runner.host:
+        with parts:
             return evaluate_benchmarks(config, parts, path, showing)
 
 

@@ -46,7 +46,7 @@ class Credit(CreditConfig):
 class Equal(Credit):
     """Every turn scores the team's reward."""
 
-    name: Literal["equal"] = "equal"
+    name: str = "equal"
 
     def assign(self, episode: Episode) -> RewardStream:
         """The team's reward for every turn."""
@@ -56,7 +56,7 @@ class Equal(Credit):
 class StepDiscounted(Credit):
     """The team's reward, discounted by β for every turn that followed."""
 
-    name: Literal["step_discounted"] = "step_discounted"
+    name: str = "step_discounted"
     beta: Annotated[float, Field(gt=0, lt=1)] = 0.9
 
     def assign(self, episode: Episode) -> RewardStream:
@@ -86,7 +86,7 @@ class OwnRewards(Credit):
 class PerStep(OwnRewards):
     """The environment's own reward of each turn, and the team's on the last."""
 
-    name: Literal["per_step"] = "per_step"
+    name: str = "per_step"
 
     def assign(self, episode: Episode) -> RewardStream:
         """The environment's rewards of single turns, in one return of the team."""
@@ -96,7 +96,7 @@ class PerStep(OwnRewards):
 class PerPlayer(OwnRewards):
     """Every player's own rewards, each with its own return-to-go: for opponents."""
 
-    name: Literal["per_player"] = "per_player"
+    name: str = "per_player"
 
     def assign(self, episode: Episode) -> RewardStream:
         """The environment's rewards of single turns, in a return of each player."""
@@ -119,7 +119,7 @@ class Replayed(Credit):
 class Difference(Replayed):
     """What the team's reward loses when a message is blanked, or given by the untrained base, and the rest is replayed."""
 
-    name: Literal["difference"] = "difference"
+    name: str = "difference"
     baseline: Literal["blank", "base"] = "blank"
 
     async def play(
@@ -138,7 +138,7 @@ class Tree(Replayed):
     least_samples: ClassVar[int] = 2
     siblings_only: ClassVar[bool] = True
 
-    name: Literal["tree"] = "tree"
+    name: str = "tree"
 
     async def play(
         self, runner: EpisodeRunner, starts: Sequence[Start], seed: str, *, samples: int, learns: Collection[str]

@@ -39,7 +39,7 @@ class KeptLoop:
     def rest(self) -> None:
         """After a call."""
         if not end_tasks(self.loop):
-            self.loop.close()
+            self.close()
             self.loop = asyncio.new_event_loop()
 
     def close(self) -> None:
@@ -53,7 +53,8 @@ KEPT: ContextVar[KeptLoop | None] = ContextVar("KEPT", default=None)  # of the r
 
 @contextmanager
 def one_loop() -> Iterator[None]:
-    """Within it every `run_async` runs in the same loop, so that what engines and environments keep open stays open."""
+    """Within it every `run_async` runs in the same loop, so that what engines keep open (connections, locks) stays
+    open. Tasks do not: whatever a call has begun ends with it."""
     if KEPT.get() is not None:
         yield
         return
@@ -144,7 +145,9 @@ class Interrupts:
 
 def run_loop(work: Coroutine[Any, Any, T], interrupts: Interrupts, ending: KeptLoop | None) -> T:
     """`asyncio.run`, but that nothing of the user's can end it, and nothing of the user's can keep it."""
-    kept = ending or KEPT.get() or KeptLoop()
+    kept = ending or KEPT.get()
+    if kept is None or kept.loop.is_running():  # a call within a call: a tool or a script that plays with another team
+        kept = KeptLoop()
     loop = kept.loop
     try:
         asyncio.set_event_loop(loop)

@@ -53,9 +53,9 @@ class SynchronousSource:
     """Plays on demand, all episodes of a batch at once, with the policy as it is."""
 
     def __init__(
-        self, config: Config, runner: EpisodeRunner, members: Sequence[Member], credit: Credit, run: Path
+        self, config: Config, runner: EpisodeRunner, members: Sequence[Member], credit: Credit, remedy: str
     ) -> None:
-        self.config, self.runner, self.members, self.credit, self.run = config, runner, members, credit, run
+        self.config, self.runner, self.members, self.credit, self.remedy = config, runner, members, credit, remedy
         self.tasks_drawn = 0
 
     def next_batch(self, iteration: int, play: int = 0) -> Rollout:
@@ -107,7 +107,7 @@ class SynchronousSource:
         if len(failed) > self.config.train.failures * len(episodes) or not played:
             raise MarftError(
                 f"{len(failed)} of {len(episodes)} episodes failed in iteration {iteration}; the first: {failed[0].error}. "
-                f"{resume_remedy(self.run)}",
+                f"{self.remedy}",
                 trace=next((episode.trace for episode in failed if episode.trace), ""),
             )
         if not any(turn.agent in self.config.team.trained for episode in played for turn in episode.turns):

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from marft import references
 from marft.algorithms.base import Algorithm
 from marft.algorithms.batch import Member
 from marft.config import AgentConfig, AlgorithmConfig, Config, EnvConfig, GaeConfig
 from marft.engines.base import Engine
+from marft.engines.checked import CheckedEngine
 from marft.engines.local import LocalEngine
 from marft.engines.scripted import ScriptedEngine, find_script
 from marft.envs.base import Split
@@ -94,9 +97,19 @@ class Assembly:
             base.engine.publish(version)
 
     def close(self) -> None:
-        """Frees what the engines hold."""
-        for base in self.bases.values():
-            base.engine.close()
+        """Ends the environment's processes, and frees what the engines hold."""
+        with ExitStack() as stack:  # one that fails keeps none of the others
+            stack.callback(self.runner.host.close)
+            for base in self.bases.values():
+                stack.callback(base.engine.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def assemble(
@@ -223,8 +236,7 @@ def open_own_engine(name: str, team: TeamModel, options: Mapping[str, Any]) -> E
         raise MarftError(f"engine.name: {name!r} cannot be made: {error}") from error
     if missing := [each for each in ("encode", "generate", "publish", "tokens", "close") if not hasattr(made, each)]:
         raise MarftError(f"engine.name: {name!r} is no engine, it has no {missing[0]}; see marft.engines.base.Engine")
-    engine: Engine = made
-    return engine
+    return CheckedEngine(made, int(team.config.vocab_size), name)
 
 
 def adapter_of(config: Config, name: str) -> str | None:
@@ -293,6 +305,8 @@ def make_tools(agent: AgentConfig, lockstep: Lockstep) -> Tools:
         return AgentTool(help=tool.help, use=lambda text: lockstep.reply(asyncio.to_thread(tool.use, text)))
 
     made = [make_tool(name) for name in agent.tools]
+    if twice := [tool.name for tool in made if [other.name for other in made].count(tool.name) > 1]:
+        raise MarftError(f"tools: two of them are called {twice[0]!r}; give one of them another name")
     return Tools(by_name={tool.name: offer(tool) for tool in made}, most=agent.calls or MOST_CALLS)
 
 

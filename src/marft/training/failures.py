@@ -54,4 +54,4 @@ def failure_tensors(rollout: Rollout, data: TrainingBatch | None) -> dict[str, T
             "advantages_N": data.estimate.advantages_N, "returns": data.estimate.returns,
             "values": data.scores.values, "reference_N": data.scores.reference_N,
         }  # fmt: skip
-    return {key: tensor.contiguous() for key, tensor in found.items() if tensor is not None}
+    return {key: tensor.clone() for key, tensor in found.items() if tensor is not None}  # none may share memory

@@ -47,6 +47,7 @@ def load_trained_team(
     parts = assemble(config, saved=saved, reads=evaluation_splits(config), status=status)
     check_base(run, parts)
     load_adapters(saved, parts.teams)
+    parts.publish(0)
     return config, parts
 
 
@@ -68,6 +69,7 @@ def load_initial_adapters(config: Config, parts: Assembly) -> None:
         run = RunDirectory(Path(config.init_from))
         newest = checkpoint_folder(run, None) if run.exists() else None
         initial_adapters(config.init_from, parts.teams, newest, leave_out=[name for name in brought if name])
+    parts.publish(0)
 
 
 def read_run_config(run: RunDirectory, overrides: Overrides) -> Config:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from marft.algorithms.batch import Batch, TrainingBatch
+from marft.algorithms.batch import Batch, TrainingBatch, check_estimate
 from marft.algorithms.kl_penalty import kl_penalty
 from marft.algorithms.losses import adapted_kl_weight
 from marft.algorithms.mismatch import Mismatch, find_mismatch
@@ -21,7 +21,7 @@ from marft.envs.hosting import Host
 from marft.game.play import seed_of
 from marft.learners.base import Steps, Update, UpdatePlan
 from marft.rollouts.credit import Credit
-from marft.rollouts.source import EpisodeSource, Rollout, SynchronousSource
+from marft.rollouts.source import EpisodeSource, Rollout, SynchronousSource, resume_remedy
 from marft.runs.checkpoints import Checkpoints
 from marft.runs.directory import RunDirectory
 from marft.runs.shapes import When
@@ -51,7 +51,7 @@ class Trainer:
         self.learner, self.evaluator = parts.learner, evaluator
         assert isinstance(config.credit, Credit)
         self.source: EpisodeSource = SynchronousSource(
-            config, parts.runner, self.learner.members, config.credit, run.path
+            config, parts.runner, self.learner.members, config.credit, resume_remedy(run.path)
         )
         self.checkpoints = Checkpoints(run.path / "checkpoints", config.checkpoint.keep)
         self.position = Position()
@@ -205,6 +205,7 @@ class Trainer:
         scores = replace(scores, baseline_A=torch.tensor(baselines))
         learnt = batch if found is None else found.batch
         estimate = algorithm.estimate(learnt, scores)
+        check_estimate(estimate, learnt, scores, self.config.algorithm.name)
         estimate = estimate if found is None else found.corrected(estimate)
         data = TrainingBatch(batch=learnt, scores=scores, estimate=estimate)
         return data, None if found is None else found.figures

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Protocol
 
 from marft.engines.base import Adapters
+from marft.engines.checked import check_sampled
 from marft.engines.stop_strings import cut_at_stop
 from marft.engines.vllm.adapter_versions import AdapterVersion, AdapterVersions, erase
 from marft.models.loading import render
 from marft.models.team import TeamModel
 from marft.terminal import complain
 from marft.types import Completion, Message, PromptTooLong, Request, SpeechError
-
-ROUNDING = 1e-3  # by which the log-prob of a certain token may be above 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +87,7 @@ class VllmEngine:
             finally:
                 adapter_version.users -= 1
             await self._drop_outdated()
-        self._check(said, limit)
+        check_sampled(said.token_ids, said.logprobs, limit=limit, words=self.words, who="vLLM")
         self.tokens += len(said.token_ids)
         return self._completion(request, said, version)
 
@@ -133,17 +131,6 @@ class VllmEngine:
         if not self.warned:
             complain(f"marft: {line}")
         self.warned = True
-
-    def _check(self, said: SampledTokens, limit: int) -> None:
-        """What is learnt from must be what the model can have said, with probabilities that there are."""
-        if not 0 < len(said.token_ids) <= limit or len(said.logprobs) != len(said.token_ids):
-            raise SpeechError(
-                f"vLLM gives {len(said.token_ids)} tokens with {len(said.logprobs)} log-probs, of {limit}"
-            )
-        if odd := [token for token in said.token_ids if not 0 <= token < self.words]:
-            raise SpeechError(f"vLLM gives the token {odd[0]}, and the model has {self.words}")
-        if odd_ones := [each for each in said.logprobs if not -math.inf < each <= ROUNDING]:
-            raise SpeechError(f"vLLM gives {odd_ones[0]:g} for the log-prob of a token, which no probability has")
 
     def _completion(self, request: Request, said: SampledTokens, version: int) -> Completion:
         ended = said.token_ids[-1] in self.team.end_ids

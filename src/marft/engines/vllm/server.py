@@ -17,11 +17,12 @@ from typing import Any
 
 import httpx2
 
+from marft.engines.checked import ROUNDING
 from marft.engines.connections import Connections
 from marft.engines.openai import error_message, one_line
 from marft.engines.secret import Secret
 from marft.engines.vllm.adapter_versions import AdapterVersion
-from marft.engines.vllm.engine import ROUNDING, SampledTokens
+from marft.engines.vllm.engine import SampledTokens
 from marft.models.team import TeamModel
 from marft.types import MarftError, Request, SpeechError
 
