@@ -64,7 +64,7 @@ KEYS: Mapping[str, str] = {
     "env.workers": "num_workers num_envs n_envs",
     "--run DIR": "run output_dir out output save_dir log_dir logdir run_name run_dir exp_name experiment",
     "--resume --run DIR": "resume resume_from resume_from_checkpoint load_checkpoint",
-    "an environment's: env.reward=package.module:function with env=math, or marft new env NAME": "reward reward_fn reward_func reward_function reward_model",
+    "an environment's: env.reward (with env=math), or marft new env NAME makes one": "reward reward_fn reward_func reward_function reward_model",
 }
 OTHER_KEYS: Mapping[str, str] = {other: ours for ours, others in KEYS.items() for other in others.split()}
 NAMES: Mapping[str, Mapping[str, str]] = {
