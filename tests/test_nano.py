@@ -71,7 +71,7 @@ def test_it_is_small() -> None:
 
 def test_the_untrained_duo_is_neither_helpless_nor_good(duo: Assembly) -> None:
     config = load_config("duo", ["eval.tasks=256"])
-    row = evaluate_held_out(duo.table, eval_settings(config), seed=0, lockstep=Lockstep())
+    row = evaluate_held_out(duo.runner, eval_settings(config), seed=0, lockstep=Lockstep())
     assert row["failed"] == 0
     assert 0.2 <= row["accuracy"] <= 0.5
 

@@ -137,10 +137,15 @@ def test_by_differences_only_those_who_matter_learn(algorithm: str) -> None:
 @pytest.mark.parametrize("algorithm", ["grpo", "marft-action"])
 @pytest.mark.parametrize(("sees", "low", "high"), [(["ann"], 0.93, 1.0), ([], 0.55, 0.72)], ids=["hearing", "deaf"])
 def test_a_signal_is_worth_what_is_heard_of_it(sees: list[str], low: float, high: float, algorithm: str) -> None:
-    """With 0.3 of the reward for `ann`: at best 1 where `bob` hears her, and 0.3 + 0.7 / 2 = 0.65 where he does not."""
+    """With 0.3 of the reward for `ann`: at best 1 where `bob` hears her, and 0.3 + 0.7 / 2 = 0.65 where he does not.
+
+    Until he listens, all her words pay alike, and a team that moves fast settles on one: with a trust region of 0.5 two of
+    eight seeds of `marft-action` end at 0.65, with 0.4 none.
+    """
     chosen = settings(
-        "Signal", sees=sees, algorithm=algorithm, env={"clear": 0.3}, train={"iterations": 40, "tasks": 2}
-    )
+        "Signal", sees=sees, algorithm={"name": algorithm, "trust_region": 0.4}, env={"clear": 0.3},
+        train={"iterations": 40, "tasks": 2},
+    )  # fmt: skip
     assert low < final_reward(chosen) <= high
 
 

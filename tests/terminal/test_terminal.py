@@ -16,7 +16,7 @@ from marft.terminal import complain, say, visible, warn
 SOURCE = Path(__file__).parents[2] / "src" / "marft"
 # who may name them: `print` where lines for people are made, and where a child process answers in JSON
 ALLOWED = {
-    "print": {"terminal/__init__.py", "envs/checking/child.py"},
+    "print": {"terminal/__init__.py", "envs/checking/check_process.py"},
     "Console": {"terminal/console.py"},
     "TextColumn": set[str](),
     "SpinnerColumn": set[str](),
