@@ -204,7 +204,7 @@ def test_an_interrupt_while_a_run_is_resumed_saves_nothing(
         start(run, **SETTINGS)
     before = files(run)
     monkeypatch.undo()
-    trap("marft.training.trainer:read_checkpoint", 1, send)
+    trap("marft.training.resuming:read_checkpoint", 1, send)
     with pytest.raises(Interrupted, match="is kept as it was after iteration 3"):
         resume(run)
     events = "events.jsonl"  # which tells of both interruptions

@@ -15,7 +15,7 @@ from marft.types import MarftError
 
 def checkpoint_folder(run: RunDirectory, at: int | None) -> Path:
     """The newest checkpoint of a run that is whole, or that of iteration `at`."""
-    kept = Checkpoints(run.path / "checkpoints", keep=1)  # nothing is deleted here, and the config need not be read
+    kept = Checkpoints(run.path / "checkpoints", run.config().checkpoint.keep)
     found = kept.newest_valid(at)
     if found is None:
         if run.last_iteration():
