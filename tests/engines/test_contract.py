@@ -110,7 +110,7 @@ def requests(engine: Engine, max_tokens: int, count: int = 8, stop: tuple[str, .
 
 def ask(engine: Engine, max_tokens: int, count: int = 8, stop: tuple[str, ...] = ()) -> list[Completion]:
     async def play() -> list[Completion]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):  # vLLM on a CPU takes its time at first
             return await asyncio.gather(*map(engine.generate, requests(engine, max_tokens, count, stop)))
 
     return asyncio.run(play())

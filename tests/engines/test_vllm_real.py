@@ -19,8 +19,9 @@ import pytest
 import torch
 from teams import fill_b, team_of
 
-# the suite of all engines, run on these; the first is the fixture that is replaced
+# the suite of all engines, run on these; `case` is the fixture that is replaced
 from test_contract import (  # noqa: F401
+    Case,
     test_a_completion_ends_before_its_stop_string,
     test_a_completion_is_whole,
     test_encode_gives_ids_that_depend_on_the_messages,
@@ -113,6 +114,11 @@ def engine(request: pytest.FixtureRequest, team: TeamModel) -> VllmEngine:
     if request.param == "process":
         return request.getfixturevalue("process")
     return make_vllm_engine(team, EngineConfig(name="vllm", url=request.getfixturevalue("url"), slots=16), at_once)
+
+
+@pytest.fixture
+def case(engine: VllmEngine, team: TeamModel) -> Case:
+    return Case(engine=engine, longest=team.longest, team=team)
 
 
 def question(
