@@ -10,8 +10,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from marft.algorithms.advantages import group_mean, less_other_plays
-from marft.algorithms.batch import Batch, Estimate
+from marft.algorithms.advantages import group_mean, group_relative, less_other_plays
+from marft.algorithms.batch import Batch, Estimate, Scores
+
+
+def relative_estimate(batch: Batch, scores: Scores, *, std_floor: float) -> Estimate:
+    """GRPO's: scores less their group's mean, over its deviation, which counts from `std_floor` and from the noise on."""
+    floor = max(std_floor, scores.noise)
+    score_K = batch.returns_to_go(scores.penalty_N)
+    relative_K = group_relative(score_K, batch.group_K, std_floor=floor)
+    return estimate_from_groups(batch, score_K, relative_K, std_floor=floor)
 
 
 def estimate_from_groups(

@@ -22,10 +22,6 @@ class Gspo(ActionLevel):
 
     def estimate(self, batch: Batch, scores: Scores) -> Estimate:
         """Advantages (R − mean) / deviation within each group, as GRPO's."""
-        from marft.algorithms.advantages import group_relative
-        from marft.algorithms.grouped import estimate_from_groups
+        from marft.algorithms.grouped import relative_estimate
 
-        floor = max(self.std_floor, scores.noise)
-        score_K = batch.returns_to_go(scores.penalty_N)
-        relative_K = group_relative(score_K, batch.group_K, std_floor=floor)
-        return estimate_from_groups(batch, score_K, relative_K, std_floor=floor)
+        return relative_estimate(batch, scores, std_floor=self.std_floor)

@@ -47,5 +47,5 @@ def from_bytes(kind: type[Data], packed: bytes) -> Data:
     names: Mapping[str, Any] = json.loads(header["__metadata__"]["data"])
     if "members" in names:
         names = {**names, "members": tuple(Member(**member) for member in names["members"])}
-    fields_of_it: dict[str, Any] = {**load(packed), **names}
-    return kind(**fields_of_it)
+    values: dict[str, Any] = {**load(packed), **names}
+    return kind(**values)

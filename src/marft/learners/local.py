@@ -380,9 +380,8 @@ class LocalLearner:
         holders = [pair for pair in batch.holders() if pair[0] in own]
         if not holders:
             return factor_E
-        log_ratio_N = (
-            token_logprobs(batch, own, self.teams, self.settings.tokens) - before_N
-        )  # read where it was scored
+        # what was not scored is no ratio, and is not read below
+        log_ratio_N = token_logprobs(batch, own, self.teams, self.settings.tokens) - before_N
         turns_J, episode_J = torch.tensor(holders).unbind(1)
         rows, turn = batch.token_rows(turns_J)
         return sequential_factor(factor_E, log_ratio_N[rows], episode_J[turn], clip=self.settings.factor_clip)

@@ -148,24 +148,11 @@ class TensorBoard:
             self._records.flush()
 
 
-class Wandb:
-    """A run on Weights & Biases; resuming continues it, and the steps it already has stay as they are."""
+class Service:
+    """What W&B and Trackio have in common: a run that takes scalars and tables by step."""
 
-    def __init__(self, project: str, name: str, config: Mapping[str, Any], folder: Path) -> None:
-        wandb = self._service = import_tracker("wandb", "track.wandb")
-        try:
-            self._run = wandb.init(
-                project=project,
-                name=name,
-                id=tracking_id(folder),
-                resume="allow",
-                config=dict(config),
-                allow_val_change=True,  # a resumed run may have another train.iterations
-                dir=str(folder.absolute()),
-            )
-        except wandb.Error as error:
-            reason = " ".join(str(error).split())
-            raise MarftError(f"track.wandb: {reason}; fix it or drop track.wandb") from error
+    _service: ModuleType
+    _run: Any
 
     def log(self, iteration: int, values: Mapping[str, float]) -> None:
         """Scalars of this iteration, by tag."""
@@ -184,7 +171,27 @@ class Wandb:
         self._run.finish()
 
 
-class Trackio:
+class Wandb(Service):
+    """A run on Weights & Biases; resuming continues it, and the steps it already has stay as they are."""
+
+    def __init__(self, project: str, name: str, config: Mapping[str, Any], folder: Path) -> None:
+        wandb = self._service = import_tracker("wandb", "track.wandb")
+        try:
+            self._run = wandb.init(
+                project=project,
+                name=name,
+                id=tracking_id(folder),
+                resume="allow",
+                config=dict(config),
+                allow_val_change=True,  # a resumed run may have another train.iterations
+                dir=str(folder.absolute()),
+            )
+        except wandb.Error as error:
+            reason = " ".join(str(error).split())
+            raise MarftError(f"track.wandb: {reason}; fix it or drop track.wandb") from error
+
+
+class Trackio(Service):
     """A run of Trackio, which knows runs by name only: the name carries the run's identity."""
 
     def __init__(self, project: str, name: str, config: Mapping[str, Any], folder: Path) -> None:
@@ -192,22 +199,6 @@ class Trackio:
         self._run = trackio.init(
             project=project, name=f"{name}-{tracking_id(folder)}", config=dict(config), resume="allow"
         )
-
-    def log(self, iteration: int, values: Mapping[str, float]) -> None:
-        """Scalars of this iteration, by tag."""
-        self._run.log(dict(values), step=iteration)
-
-    def show(self, iteration: int, transcripts: Sequence[Transcript]) -> None:
-        """Episodes of this iteration, as a table."""
-        table = self._service.Table(columns=list(COLUMNS), data=[transcript_row(each) for each in transcripts])
-        self._run.log({"episodes": table}, step=iteration)
-
-    def rewind(self, iteration: int) -> None:
-        """Steps that it already has stay as they are."""
-
-    def close(self) -> None:
-        """Mark the run as finished."""
-        self._run.finish()
 
 
 def import_tracker(module: str, key: str) -> ModuleType:
