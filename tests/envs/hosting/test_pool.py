@@ -8,23 +8,24 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import select
 import socket
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import hosted
 import pytest
 
+from marft.envs import processes as processes_of_ours
 from marft.envs.hosting import InProcess, Pool, open_env
-from marft.envs.hosting.forked_workers import ForkServer
 from marft.envs.hosting.messages import PickledObject
-from marft.envs.hosting.spawned_workers import Spawner
+from marft.envs.hosting.workers import ForkServer, Spawner
+from marft.envs.processes import read_frames, to_frame
 from marft.game.lockstep import Lockstep
 from marft.game.validation import EnvironmentFault
 from marft.types import Completion, MarftError, Reward, Task, Turn
@@ -279,6 +280,41 @@ def test_a_task_that_cannot_be_pickled_is_a_fault(opened: Open) -> None:
             asyncio.run(opened().ask("reset", Task(id="t", prompt="?", data=data)))
 
 
+def test_a_task_that_never_ends_pickling_is_late_and_holds_nobody_up(opened: Open) -> None:
+    pool = opened(deadline=1.0, workers=2)
+
+    async def story() -> tuple[Any, Any]:
+        endless = Task(id="t", prompt="?", data={"x": hosted.HangsInPickling()})
+        return await asyncio.gather(pool.ask("reset", endless), pool.ask("reset", TASK), return_exceptions=True)
+
+    fault, fine = asyncio.run(story())
+    assert (fault.kind, fault.line) == ("late", "took more than 1 s (env.deadline)")
+    assert unpickled(fine) == ()
+    assert unpickled(asyncio.run(pool.ask("reset", TASK))) == ()
+
+
+def test_killing_a_worker_does_not_hold_up_the_event_loop(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that starts processes faster than they are ended takes seconds to kill."""
+    pool, kill = opened(deadline=0.3), processes_of_ours.kill_descendants
+
+    def kill_slowly(pid: int) -> None:
+        time.sleep(2.0)
+        kill(pid)
+
+    monkeypatch.setattr(processes_of_ours, "kill_descendants", kill_slowly)
+
+    async def longest_pause() -> float:
+        question = asyncio.create_task(pool.ask("transition", (), turn("sleep")))
+        longest, last = 0.0, time.monotonic()
+        while not question.done():
+            await asyncio.sleep(0.01)
+            longest, last = max(longest, time.monotonic() - last), time.monotonic()
+        assert isinstance(question.exception(), EnvironmentFault)
+        return longest
+
+    assert asyncio.run(longest_pause()) < 1.0
+
+
 def command(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -372,18 +408,19 @@ def test_a_worker_whose_asker_has_gone_ends_in_silence() -> None:
     command = [sys.executable, "-m", "marft.envs.hosting.fork_server", str(theirs.fileno())]
     with subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE) as process, ours:
         theirs.close()
-        control = Connection(os.dup(ours.fileno()))
-        control.send(("hosted:Obeys", {}, sys.path))
-        assert control.recv() is None
+        ours.sendall(to_frame(pickle.dumps(("hosted:Obeys", {}, sys.path))))
+        with ours.makefile("rb") as control:
+            assert next(read_frames(control)) == b""
         here, there = socket.socketpair()
         with there:
             socket.send_fds(ours, [b"x"], [there.fileno()])
-        worker = int.from_bytes(ours.recv(8), "big")
-        with Connection(here.detach()) as questions:
-            questions.send(("reset", (TASK,)))
-            assert questions.poll(20)
+        with here, here.makefile("rb") as stream:
+            answers = read_frames(stream)
+            here.sendall(to_frame(b"who are you?"))
+            worker = int.from_bytes(next(answers), "big")
+            here.sendall(to_frame(pickle.dumps(("reset", (TASK,)))))
+            assert select.select([here], [], [], 20)[0]
         assert gone([worker])
-        control.close()
         ours.close()
         assert process.stderr is not None
         assert process.stderr.read() == b""

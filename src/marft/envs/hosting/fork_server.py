@@ -11,21 +11,17 @@ import signal
 import socket
 import sys
 from contextlib import suppress
-from multiprocessing.connection import Connection
-from typing import Any
 
-from marft.envs.base import Environment
-from marft.envs.hosting.worker import answer_question, build_env
-from marft.envs.processes import adopt_orphans, end_with_parent, kill_descendants, parent_watched
+from marft.envs.hosting.worker_process import build_answer, build_env, serve
+from marft.envs.processes import adopt_orphans, end_with_parent, kill_descendants, parent_watched, read_frames, to_frame
 
 
 def main(control: socket.socket) -> None:
-    """Answers whether the environment could be built with None or one line, and then forks for as long as it is asked."""
+    """Answers whether the environment could be built, and then forks for as long as it is asked."""
     adopt_orphans()
-    first = Connection(os.dup(control.fileno()))
-    with parent_watched():  # nobody sees yet whether our socket is closed
-        env = build_env(*first.recv())
-    first.send(env if isinstance(env, str) else None)
+    with control.makefile("rb") as pipe, parent_watched():  # nobody sees yet whether our socket is closed
+        env = build_env(next(read_frames(pipe)))
+    control.sendall(build_answer(env))
     if isinstance(env, str):
         return
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for workers: the kernel buries them
@@ -34,23 +30,18 @@ def main(control: socket.socket) -> None:
         if not descriptors:  # the other end is closed
             return
         server = os.getpid()
-        worker = os.fork()
-        if worker == 0:
+        if os.fork() == 0:
             control.close()
             os.setsid()  # a group of its own, so that it can be killed with all it started
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # an environment may wait for processes of its own
             end_with_parent(server)
-            with suppress(EOFError, OSError):  # whoever asked has gone
-                serve(env, Connection(descriptors[0]))
+            with suppress(OSError), socket.socket(fileno=descriptors[0]) as asker, asker.makefile("rb") as pipe:
+                questions = read_frames(pipe)
+                next(questions, None)  # who it is, so that it can be killed
+                asker.sendall(to_frame(os.getpid().to_bytes(8, "big")))
+                serve(env, questions, asker.sendall)
             os._exit(0)
         os.close(descriptors[0])
-        control.sendall(worker.to_bytes(8, "big"))
-
-
-def serve(env: Environment[Any], questions: Connection) -> None:
-    """What a forked worker does until its connection ends."""
-    while True:
-        questions.send_bytes(answer_question(env, questions.recv_bytes()))
 
 
 if __name__ == "__main__":

@@ -4,49 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pickle
 import weakref
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from marft.envs.base import Environment
-from marft.envs.hosting.forked_workers import ForkServer
 from marft.envs.hosting.host import NO_DEADLINES, Deadlines, Host
 from marft.envs.hosting.messages import unpack_answer
-from marft.envs.hosting.spawned_workers import Spawner
+from marft.envs.hosting.workers import ForkServer, Spawner, Worker
 from marft.envs.processes import forks_safely
 from marft.game.lockstep import Lockstep
 from marft.game.validation import EnvironmentFault
 from marft.quoting import described
-from marft.types import Stopped
+from marft.types import MarftError
 
 MOST_WORKERS = 8  # unless the config says how many
-
-
-class Worker(Protocol):
-    """A process that answers one question at a time."""
-
-    async def answer(self, question: bytes, deadline: float) -> bytes:
-        """The packed answer to a pickled question; TimeoutError when it is late, EOFError or OSError if it died."""
-
-    def kill(self) -> None:
-        """Ends it and all that it started."""
-
-
-class WorkerSource(Protocol):
-    """Where workers come from; its end is theirs."""
-
-    async def start(self) -> Worker:
-        """A new worker, ready for a question."""
-
-    def close(self) -> None:
-        """Ends all its workers."""
-
-
-def make_worker_source(name: str, settings: Mapping[str, Any]) -> WorkerSource:
-    """Forked ones where that is safe: they start in milliseconds."""
-    return ForkServer(name, settings) if forks_safely() else Spawner(name, settings)
 
 
 class Pool(Host):
@@ -61,7 +34,7 @@ class Pool(Host):
     ) -> None:  # fmt: skip
         super().__init__(env, deadlines=deadlines)
         self.deadline, self.lockstep = deadline, lockstep
-        self._workers = make_worker_source(name, settings)
+        self._workers = (ForkServer if forks_safely() else Spawner)(name, settings)  # the former start sooner
         self._free = workers or min(MOST_WORKERS, os.cpu_count() or 1)  # how many more may be at work
         self._idle: list[Worker] = []
         self._queue: deque[asyncio.Future[None]] = deque()
@@ -98,21 +71,24 @@ class Pool(Host):
                 return
 
     async def _answer(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        question = pickle_question(method, arguments)
-        worker = self._idle.pop() if self._idle else await self._workers.start()
+        worker = self._idle.pop() if self._idle else self._workers.start()
         try:
-            given = unpack_answer(await worker.answer(question, self.deadline))
+            await worker.ready()
+            given = unpack_answer(await worker.answer((method, arguments), self.deadline))
         except EnvironmentFault:
             self._idle.append(worker)
             raise
-        except BaseException as error:
+        except GeneratorExit:  # the event loop has been closed, and nothing can be awaited
             worker.kill()
+            raise
+        except BaseException as error:
+            await asyncio.to_thread(worker.kill)
             match error:
                 case TimeoutError():
                     raise EnvironmentFault(f"took more than {self.deadline:g} s (env.deadline)", kind="late") from None
-                case EOFError() | OSError():
+                case EOFError():
                     raise EnvironmentFault("ended its process") from None
-                case Exception():  # the environment wrote into our pipe
+                case Exception() if not isinstance(error, MarftError):  # the environment wrote into our pipe
                     raise EnvironmentFault(f"gave what cannot be read: {described(error)}") from error
             raise
         self._idle.append(worker)
@@ -123,17 +99,7 @@ class Pool(Host):
         self._closing()
 
 
-def pickle_question(method: str, arguments: tuple[Any, ...]) -> bytes:
-    """A question, pickled. What belongs to the user in it is a task's `data`, which may be anything."""
-    try:
-        return pickle.dumps((method, arguments))
-    except Stopped:
-        raise
-    except BaseException as error:  # the user's code: anything may come
-        raise EnvironmentFault(f"was given what cannot be pickled: {described(error)}") from error
-
-
-def close_workers(workers: WorkerSource, idle: list[Worker]) -> None:
+def close_workers(workers: ForkServer | Spawner, idle: list[Worker]) -> None:
     """The end of where they come from is the end of all workers, at work or not."""
     while idle:
         idle.pop().kill()
