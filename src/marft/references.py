@@ -73,7 +73,7 @@ def missing_reference_advice(name: str, key: str) -> str:
             argument = f"workflow={own}"
         case "algorithm.name" | "credit.name" | "engine.name":
             argument = f"{key.partition('.')[0]}={{'name': {own}, …}}"
-        case "tools" | "env.reward":
+        case "tools" | "env.reward" | "env.game" | "env.text":
             where = {"tools": "team.agents.NAME.tools"}.get(key, key)
             return (
                 f"{key}: {name!r} lies in no file that other programs can import; put it into one, say mine.py in this "

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marft.envs import make_env
-from marft.envs.math import Math, State
+from marft.envs.base import LastMessage
+from marft.envs.math import Math
 from marft.types import Completion, MarftError, Reward, Task, Turn
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -105,8 +106,8 @@ def test_answers_are_votes() -> None:
 def test_transition_is_pure() -> None:
     env = Math(data="gsm8k")
     state = env.reset(TASK)
-    assert env.transition(state, turn("a")) == State(task=TASK, said="a")
-    assert state == State(task=TASK)
+    assert env.transition(state, turn("a")) == LastMessage(task=TASK, said="a")
+    assert state == LastMessage(task=TASK)
     assert pickle.loads(pickle.dumps((env.source, state))) == (env.source, state)
 
 
@@ -166,7 +167,7 @@ def test_a_reward_function_of_ones_own(tmp_path: Path, monkeypatch: pytest.Monke
         ("whole", "2", Reward(team=4, correct=None)),
     ):
         env = Math(data=str(data), reward=f"judging:{name}")
-        state = State(task=env.tasks("train")[0], said=said)
+        state = LastMessage(task=env.tasks("train")[0], said=said)
         assert env.reward(state) == reward
     for name, line in (("number", "is not a function"), ("nothing", "cannot import 'judging:nothing'")):
         with pytest.raises((ValueError, MarftError), match=line):

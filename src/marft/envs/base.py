@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Generic, Literal, TypeVar, overload
 
 from marft.types import Reward, Task, Turn
@@ -82,3 +83,23 @@ class Environment(ABC, Generic[State]):
         """One turn: the next state and its reward."""
         following = self.transition(state, turn)
         return following, self.reward(following)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastMessage:
+    """The task, and the last message; None: nobody has spoken."""
+
+    task: Task
+    said: str | None = None
+
+
+class LastMessageEnv(Environment[LastMessage]):
+    """Of what a team says, only the last message counts."""
+
+    def reset(self, task: Task) -> LastMessage:
+        """Nobody has spoken."""
+        return LastMessage(task=task)
+
+    def transition(self, state: LastMessage, turn: Turn) -> LastMessage:
+        """Keeps the message, and forgets the one before."""
+        return LastMessage(task=state.task, said=turn.text)

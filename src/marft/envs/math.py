@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from marft import references
-from marft.envs.base import Environment, Split
+from marft.envs.base import LastMessage, LastMessageEnv, Split
 from marft.envs.data import KNOWN, DataSource, read_split
 from marft.envs.data.columns import answer_column, as_text, gold_of, prompt_column
 from marft.envs.data.reading import SplitRows
 from marft.envs.grading import final_answer, grade
 from marft.terminal import warn
-from marft.types import MarftError, Reward, Task, Turn
+from marft.types import MarftError, Reward, Task
 
 TOLERATED = 0.01  # the share of rows without prompt or answer that is left out; beyond it the column is the wrong one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """The task, and the last message."""
-
-    task: Task
-    said: str | None = None
-
-
-class Math(Environment[State]):
+class Math(LastMessageEnv):
     """Reward 1 when the last message's final answer equals the gold answer, else 0; or what a function of yours says.
 
     `reward` names it as `package.module:function`: called with the last message, the gold answer and the prompt, it gives
@@ -74,15 +65,7 @@ class Math(Environment[State]):
         report_incomplete_rows(part, without, f"{prompts} or {answers} ({gold})")
         return tasks
 
-    def reset(self, task: Task) -> State:
-        """Nobody has spoken."""
-        return State(task=task)
-
-    def transition(self, state: State, turn: Turn) -> State:
-        """Only the last message counts."""
-        return State(task=state.task, said=turn.text)
-
-    def reward(self, state: State) -> Reward:
+    def reward(self, state: LastMessage) -> Reward:
         """Grades the last message against the gold answer."""
         task = state.task
         if self.own_reward is not None and state.said is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -10,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from marft import references
 from marft.envs import BUILT_IN, make_env
 from marft.envs.base import Environment, Split
 from marft.envs.checking.finding import Violation, describe_error, error_location
@@ -58,16 +58,16 @@ class CheckedEnv:
         except (Exception, SystemExit) as error:  # the user's code: anything may come
             raise Violation(f"{about} raised {describe_error(error)}") from None
 
-    def fingerprint(self, value: object, what: str) -> str:
+    def fingerprint(self, value: object, what: str = "the state") -> str:
         """Equal for equal values; Violation where `what` cannot be saved."""
         try:
             return fingerprint(value)
         except Exception as error:  # the user's classes decide how they are saved
             raise Violation(f"{what} cannot be saved: {describe_error(error)}; keep plain values in it") from None
 
-    def location_of(self, method: str) -> str:
-        """`(guess.py, line 14)`: where a method begins."""
-        return definition_line(getattr(type(self.env), method))
+    def violation(self, method: str, text: str) -> Violation:
+        """What is wrong with a method, and where it begins: `… (guess.py, line 14)`."""
+        return Violation(f"{text}{definition_line(getattr(type(self.env), method))}")
 
     @property
     def decides_turns(self) -> bool:
@@ -85,8 +85,8 @@ class CheckedEnv:
             return AGENT
         name = self.ask("whose_turn", state)
         if name is not None and not isinstance(name, str):
-            raise Violation(
-                f"whose_turn gave {type(name).__name__}; return an agent's name, or None{self.location_of('whose_turn')}"
+            raise self.violation(
+                "whose_turn", f"whose_turn gave {type(name).__name__}; return an agent's name, or None"
             )
         return name
 
@@ -100,9 +100,7 @@ class CheckedEnv:
         """The number of tasks that `env` has in a split, and the first READ of them."""
         found = self.ask("tasks", split, env=env)
         if not (hasattr(found, "__len__") and hasattr(found, "__getitem__")) or isinstance(found, str | Mapping):
-            raise Violation(
-                f"tasks({split!r}) gave {type(found).__name__}; return a list of marft.Task{self.location_of('tasks')}"
-            )
+            raise self.violation("tasks", f"tasks({split!r}) gave {type(found).__name__}; return a list of marft.Task")
         try:
             return len(found), [self._item(found, i, split) for i in range(min(len(found), READ))]
         except (Exception, SystemExit) as error:  # a sequence that makes its tasks on demand
@@ -127,7 +125,7 @@ def find_class(name: str) -> type[Environment[Any]]:
     if not module or not attribute:
         raise Violation(f"{name!r} names no class; write MODULE:CLASS, or one of {', '.join(BUILT_IN)}")
     try:
-        kind = getattr(importlib.import_module(module), attribute)
+        kind = references.look_up(target)
     except ModuleNotFoundError as error:
         hint = f"; is {module}.py in this folder?" if error.name == module else error_location(error)
         raise Violation(f"cannot import {target!r}: {error}{hint}") from None

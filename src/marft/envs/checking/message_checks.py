@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator
 from statistics import median
 
 from marft.envs.checking.checked_env import CheckedEnv
-from marft.envs.checking.finding import Finding, Violation
+from marft.envs.checking.finding import Finding
 from marft.envs.checking.reward_checks import checked_reward
 from marft.envs.checking.sample_messages import AGENT, HOSTILE, make_turn, sample_messages
 from marft.envs.checking.state_checks import CHANGED, play_messages
@@ -18,22 +18,22 @@ SLOW, NOT_LIGHT = 1.0, 0.002  # seconds of a turn that are worth a word; of a li
 
 def check_observe(checked: CheckedEnv) -> Iterator[Finding]:
     """A text, the same for the same state and agent; looking changes nothing."""
-    longest, where = 0, checked.location_of("observe")
+    longest = 0
     for task in checked.samples:
         for state in play_messages(checked, task, sample_messages(task)[:3]):
-            before = checked.fingerprint(state, "the state")
+            before = checked.fingerprint(state)
             agent = checked.next_agent(state)
             for name in AGENTS if not checked.decides_turns else () if agent is None else (agent,):
                 one, two = (checked.ask("observe", state, name, on=f"a state for {name!r}") for _ in range(2))
                 if not isinstance(one, str):
-                    raise Violation(f'observe gave {type(one).__name__}; return a text, "" for nothing{where}')
+                    text = f'observe gave {type(one).__name__}; return a text, "" for nothing'
+                    raise checked.violation("observe", text)
                 if one != two:
-                    raise Violation(
-                        f"observe shows two things of one state; it may depend on state and agent alone{where}"
-                    )
+                    text = "observe shows two things of one state; it may depend on state and agent alone"
+                    raise checked.violation("observe", text)
                 longest = max(longest, len(one))
-            if checked.fingerprint(state, "the state") != before:
-                raise Violation(f"observe {CHANGED}{where}")
+            if checked.fingerprint(state) != before:
+                raise checked.violation("observe", f"observe {CHANGED}")
     text = f"a text, the same twice; at most {longest:,} characters seen"
     yield Finding(check="observe", ok=True, text=text if checked.overrides_observe else "shows nothing beside the task")
 
@@ -57,10 +57,9 @@ def check_answer(checked: CheckedEnv) -> Iterator[Finding]:
     for text in (text for task in checked.samples for text in sample_messages(task)):
         one, two = (checked.ask("answer", text, on=repr(text[:40])) for _ in range(2))
         if not isinstance(one, Hashable) or one != two:
-            raise Violation(
-                f"answer gave {one!r} for {text[:40]!r}, which cannot be counted; return a text, a number or a tuple, the "
-                f"same for the same text, or None{checked.location_of('answer')}"
-            )
+            wrong = f"answer gave {one!r} for {text[:40]!r}, which cannot be counted"
+            remedy = "return a text, a number or a tuple, the same for the same text, or None"
+            raise checked.violation("answer", f"{wrong}; {remedy}")
     yield Finding(check="answer", ok=True, text="can be counted in a vote")
 
 

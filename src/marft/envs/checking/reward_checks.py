@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from marft.envs.checking.checked_env import CheckedEnv
-from marft.envs.checking.finding import Finding, Violation
+from marft.envs.checking.finding import Finding
 from marft.envs.checking.sample_messages import ORDINARY, sample_messages
 from marft.envs.checking.state_checks import CHANGED, next_states
 from marft.types import Reward
@@ -44,39 +44,40 @@ def check_reward(checked: CheckedEnv) -> Iterator[Finding]:
 
 def checked_reward(checked: CheckedEnv, state: Any, when: str) -> float:
     """The team's reward of a state, which must be a proper one and stay so."""
-    before = checked.fingerprint(state, "the state")
-    found = checked.ask("reward", state, on=f"a state {when}")
-    where = checked.location_of("reward")
+    before = checked.fingerprint(state)
+    found, again = (checked.ask("reward", state, on=f"a state {when}") for _ in range(2))
+    flaw = reward_flaw(found, when)
+    if flaw is None and checked.fingerprint(again, "the reward") != checked.fingerprint(found, "the reward"):
+        flaw = "reward gives two rewards for one state; it may depend on the state alone"
+    if flaw is None and checked.fingerprint(state) != before:
+        flaw = f"reward {CHANGED}"
+    if flaw is not None:
+        raise checked.violation("reward", flaw)
+    return float(found.team)
+
+
+def reward_flaw(found: object, when: str) -> str | None:
+    """What is wrong with what `reward` gave, and the remedy; None where nothing is."""
     if not isinstance(found, Reward):
-        raise Violation(f"reward gave {type(found).__name__} {when}; return marft.Reward(team=…){where}")
+        return f"reward gave {type(found).__name__} {when}; return marft.Reward(team=…)"
     if not isinstance(found.turns, Mapping):
-        raise Violation(
-            f"Reward.turns is a {type(found.turns).__name__} {when}; give a dict {{turn.index: number}}{where}"
-        )
+        return f"Reward.turns is a {type(found.turns).__name__} {when}; give a dict {{turn.index: number}}"
     for number in (found.team, *found.turns.values()):
         if not isinstance(number, Real) or not math.isfinite(number):
-            raise Violation(f"the reward {when} is {number!r}; it must be a finite number{where}")
+            return f"the reward {when} is {number!r}; it must be a finite number"
     if not isinstance(found.correct, bool | None):
-        raise Violation(
-            f"Reward.correct is {found.correct!r} {when}; give True, False, or None where no answer is right{where}"
-        )
+        return f"Reward.correct is {found.correct!r} {when}; give True, False, or None where no answer is right"
     for name in ("done", "itemised"):
         if not isinstance(getattr(found, name), bool):
-            raise Violation(f"Reward.{name} is {getattr(found, name)!r} {when}; give True or False{where}")
+            return f"Reward.{name} is {getattr(found, name)!r} {when}; give True or False"
     if not isinstance(found.players, Mapping) or not all(isinstance(name, str) for name in found.players.values()):
-        raise Violation(f"Reward.players is {found.players!r} {when}; give a dict {{turn.index: name}}{where}")
-    again = checked.ask("reward", state, on=f"a state {when}")
-    if checked.fingerprint(again, "the reward") != checked.fingerprint(found, "the reward"):
-        raise Violation(f"reward gives two rewards for one state; it may depend on the state alone{where}")
-    if checked.fingerprint(state, "the state") != before:
-        raise Violation(f"reward {CHANGED}{where}")
-    return float(found.team)
+        return f"Reward.players is {found.players!r} {when}; give a dict {{turn.index: name}}"
+    return None
 
 
 def check_turn_rewards(checked: CheckedEnv) -> Iterator[Finding]:
     """Of single turns, by index: only of turns that were heard, and always or never."""
     given = []
-    where = checked.location_of("reward")
     for task in checked.samples:
         for texts in (ORDINARY, sample_messages(task)[-3:]):
             state, heard = checked.ask("reset", task), set[int]()
@@ -87,14 +88,12 @@ def check_turn_rewards(checked: CheckedEnv) -> Iterator[Finding]:
                     found = checked.ask("reward", state)
                     turns = found.turns if isinstance(found, Reward) and isinstance(found.turns, Mapping) else {}
                     if strangers := [key for key in turns if key not in heard]:
-                        raise Violation(
-                            f"Reward.turns holds {strangers[0]!r} when only the turns {sorted(heard)} were heard; use "
-                            f"turn.index, which need not begin at 0 nor be without gaps{where}"
-                        )
+                        wrong = f"Reward.turns holds {strangers[0]!r} when only the turns {sorted(heard)} were heard"
+                        remedy = "use turn.index, which need not begin at 0 nor be without gaps"
+                        raise checked.violation("reward", f"{wrong}; {remedy}")
                     given.append(bool(turns))
     if any(given) and not all(given):
-        raise Violation(
-            f"Reward.turns is given in some states and empty in others; give every turn heard its number{where}"
-        )
+        text = "Reward.turns is given in some states and empty in others; give every turn heard its number"
+        raise checked.violation("reward", text)
     text = "rewards of single turns are always given" if any(given) else "no rewards of single turns"
     yield Finding(check="turn rewards", ok=True, text=text)

@@ -12,6 +12,7 @@ from marft.envs.checking.check_process import NEEDED
 from marft.envs.checking.finding import Finding
 from marft.envs.processes import ChildProcess
 
+START_S = 60.0  # that our own process may take until its first word, on a busy machine
 HASH_SEEDS = ("1", "2")  # of two processes: an order that comes from a set differs between them
 
 
@@ -66,8 +67,9 @@ def process_events(
         assert process.stdin is not None
         with process.stdin, suppress(BrokenPipeError):
             process.send(json.dumps(question).encode())
-        lines = process.lines()
-        while (line := lines.next(deadline)) is not None:
+        lines, patience = process.lines(), max(deadline, START_S)
+        while (line := lines.next(patience)) is not None:
+            patience = deadline
             event = json.loads(line)
             if "bug" in event:
                 raise RuntimeError(event["bug"])

@@ -21,12 +21,10 @@ def check_reset(checked: CheckedEnv) -> Iterator[Finding]:
     for task in checked.samples:
         before = checked.fingerprint(task, f"task {task.id!r}")
         one, two = checked.ask("reset", task), checked.ask("reset", deepcopy(task))
-        if checked.fingerprint(one, "the state") != checked.fingerprint(two, "the state"):
-            raise Violation(
-                f"reset gives two states for one task; it may depend on the task alone{checked.location_of('reset')}"
-            )
+        if checked.fingerprint(one) != checked.fingerprint(two):
+            raise checked.violation("reset", "reset gives two states for one task; it may depend on the task alone")
         if checked.fingerprint(task, "the task") != before:
-            raise Violation(f"reset changes the task; copy what you need of it{checked.location_of('reset')}")
+            raise checked.violation("reset", "reset changes the task; copy what you need of it")
     yield Finding(check="reset", ok=True, text="equal tasks, equal states")
 
 
@@ -34,19 +32,19 @@ def check_transition(checked: CheckedEnv) -> Iterator[Finding]:
     """Depends on state and turn alone and changes neither."""
     for task in checked.samples:
         state = checked.ask("reset", task)
-        before = checked.fingerprint(state, "the state")
+        before = checked.fingerprint(state)
         for text in sample_messages(task):
             if (agent := checked.next_agent(state)) is None:
                 break
             one = checked.ask("transition", state, make_turn(text, agent=agent), on=repr(text[:40]))
-            if checked.fingerprint(state, "the state") != before:
-                raise Violation(f"transition {CHANGED}{checked.location_of('transition')}")
+            if checked.fingerprint(state) != before:
+                raise checked.violation("transition", f"transition {CHANGED}")
             two = checked.ask("transition", state, make_turn(text, agent=agent), on=repr(text[:40]))
-            if checked.fingerprint(one, "the state") != checked.fingerprint(two, "the state"):
-                raise Violation(
+            if checked.fingerprint(one) != checked.fingerprint(two):
+                text = (
                     "transition gives two states for one message; it may depend on state and turn alone, so draw with "
-                    f"random.Random(seed) from what they hold{checked.location_of('transition')}"
                 )
+                raise checked.violation("transition", f"{text}random.Random(seed) from what they hold")
     yield Finding(check="transition", ok=True, text="changes nothing, and gives equal states for equal messages")
 
 
@@ -55,20 +53,16 @@ def check_forks(checked: CheckedEnv) -> Iterator[Finding]:
     for task in checked.samples:
         first, second, third, *_ = sample_messages(task)
         game = play_messages(checked, task, [first, second])
-        kept = [checked.fingerprint(state, "the state") for state in game]
+        kept = [checked.fingerprint(state) for state in game]
         for fork in next_states(checked, game[min(1, len(game) - 1)], third, 1):
             next_states(checked, fork, first, 2)
         play_messages(checked, task, [third, first])
-        if [checked.fingerprint(state, "the state") for state in game] != kept:
-            raise Violation(
-                "games that fork share something that changes: copy lists and dicts before you add to them"
-                f"{checked.location_of('transition')}"
-            )
-        if [checked.fingerprint(state, "the state") for state in play_messages(checked, task, [first, second])] != kept:
-            raise Violation(
-                f"a game played again goes elsewhere when others were played between; keep nothing on self"
-                f"{checked.location_of('transition')}"
-            )
+        if [checked.fingerprint(state) for state in game] != kept:
+            text = "games that fork share something that changes: copy lists and dicts before you add to them"
+            raise checked.violation("transition", text)
+        if [checked.fingerprint(state) for state in play_messages(checked, task, [first, second])] != kept:
+            text = "a game played again goes elsewhere when others were played between; keep nothing on self"
+            raise checked.violation("transition", text)
     yield Finding(check="forks", ok=True, text="games that fork from one state do not disturb one another")
 
 
@@ -85,10 +79,10 @@ def check_instances(checked: CheckedEnv) -> Iterator[Finding]:
             one = checked.ask(method, *arguments)
             two = checked.ask(method, *arguments, on="a state of another instance", env=fresh)
             if checked.fingerprint(one, f"what {method} gives") != checked.fingerprint(two, f"what {method} gives"):
-                raise Violation(
+                text = (
                     f"{method} differs between two instances; all that it needs must lie in the state, nothing on self"
-                    f"{checked.location_of(method)}"
                 )
+                raise checked.violation(method, text)
     yield Finding(check="instances", ok=True, text="another instance goes on from any state")
 
 

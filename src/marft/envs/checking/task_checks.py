@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from marft.envs.base import Split
 from marft.envs.checking.checked_env import READ, SPLITS, CheckedEnv
-from marft.envs.checking.finding import Finding, Violation
+from marft.envs.checking.finding import Finding
 from marft.types import Task
 
 ANSWERS = ("answer", "solution")  # what tasks usually call it
@@ -19,15 +19,13 @@ def check_tasks(checked: CheckedEnv) -> Iterator[Finding]:
     for split in SPLITS:
         size, found = checked.tasks(split)
         if not size:
-            raise Violation(f"tasks({split!r}) is empty; give it at least one task{checked.location_of('tasks')}")
+            raise checked.violation("tasks", f"tasks({split!r}) is empty; give it at least one task")
         for i, task in enumerate(found):
             if wrong := task_flaw(task):
-                raise Violation(f"task {i} of {split!r} {wrong}{checked.location_of('tasks')}")
+                raise checked.violation("tasks", f"task {i} of {split!r} {wrong}")
         twice = [name for name, count in Counter(task.id for task in found).items() if count > 1]
         if twice:
-            raise Violation(
-                f"two tasks of {split!r} have the id {twice[0]!r}; give each its own{checked.location_of('tasks')}"
-            )
+            raise checked.violation("tasks", f"two tasks of {split!r} have the id {twice[0]!r}; give each its own")
     sizes = {split: checked.tasks(split)[0] for split in SPLITS}
     read = f" (the first {READ:,} of each were read)" if max(sizes.values()) > READ else ""
     yield Finding(check="tasks", ok=True, text=f"{sizes['train']:,} for training, {sizes['test']:,} held out{read}")
@@ -50,16 +48,10 @@ def check_splits(checked: CheckedEnv) -> Iterator[Finding]:
     """Train and test share neither ids nor prompts."""
     train, test = (checked.tasks(split)[1] for split in SPLITS)
     ids, prompts = ({getattr(t, what) for t in train} & {getattr(t, what) for t in test} for what in ("id", "prompt"))
-    if ids:
-        raise Violation(
-            f"train and test share {len(ids)} of their ids, such as {min(ids)[:40]!r}; held-out tasks must be new"
-            f"{checked.location_of('tasks')}"
-        )
-    if prompts and not checked.overrides_observe:
-        raise Violation(
-            f"train and test share {len(prompts)} of their prompts, such as {min(prompts)[:40]!r}; held-out tasks must be "
-            f"new{checked.location_of('tasks')}"
-        )
+    for what, shared in (("ids", ids), ("prompts", prompts if not checked.overrides_observe else set())):
+        if shared:
+            wrong = f"train and test share {len(shared)} of their {what}, such as {min(shared)[:40]!r}"
+            raise checked.violation("tasks", f"{wrong}; held-out tasks must be new")
     if prompts:
         text = f"train and test share {len(prompts)} of their prompts; fine where tasks differ in what observe shows"
         yield Finding(check="splits", ok=None, text=text)
@@ -81,15 +73,14 @@ def check_hidden_answers(checked: CheckedEnv) -> Iterator[Finding]:
 
 def check_gold(checked: CheckedEnv) -> Iterator[Finding]:
     """The right answer that people are shown in transcripts."""
-    where, given = checked.location_of("gold"), 0
+    given = 0
     for task in checked.samples:
         one, two = (checked.ask("gold", task, on=f"task {task.id!r}") for _ in range(2))
         if one is not None and not isinstance(one, str):
-            raise Violation(
-                f"gold gave {type(one).__name__}; return a text, or None where there is none to show{where}"
-            )
+            text = f"gold gave {type(one).__name__}; return a text, or None where there is none to show"
+            raise checked.violation("gold", text)
         if one != two:
-            raise Violation(f"gold gave two answers for one task; it may depend on the task alone{where}")
+            raise checked.violation("gold", "gold gave two answers for one task; it may depend on the task alone")
         given += one is not None
     text = f"given for {given} of {len(checked.samples)} tasks; people see it, agents do not"
     yield Finding(check="gold", ok=True, text=text if given else "no right answers to show")
@@ -112,8 +103,6 @@ def check_same_tasks(checked: CheckedEnv) -> Iterator[Finding]:
         if size != checked.tasks(split)[0] or [
             checked.fingerprint(task, "a task") for task in again
         ] != task_fingerprints(checked, split):
-            raise Violation(
-                f"a second instance has other tasks for {split!r}; draw with random.Random(seed), never with random itself"
-                f"{checked.location_of('tasks')}"
-            )
+            text = f"a second instance has other tasks for {split!r}"
+            raise checked.violation("tasks", f"{text}; draw with random.Random(seed), never with random itself")
     yield Finding(check="same tasks", ok=True, text="a second instance has the same")

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
-from marft.envs.base import Environment, Split
+from marft.envs.base import LastMessage, LastMessageEnv, Split
 from marft.envs.code.cases import describe_tests
 from marft.envs.code.formats import read_task
 from marft.envs.code.grading import Allowance, grade
 from marft.envs.data import KNOWN, DataSource, read_split
 from marft.envs.sandbox import require_sandbox
 from marft.envs.sandbox.limits import MIB
-from marft.types import Reward, Task, Turn
+from marft.types import Reward, Task
 
 PYTHON = ("", "python", "py", "python3")  # how a block that holds the program may be labelled
 FENCE = "```"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """The task, and the last message's program where it held one."""
-
-    task: Task
-    program: str | None = None
-
-
-class Code(Environment[State]):
+class Code(LastMessageEnv):
     """Reward 1 when the last message's program passes all tests, else 0; with `reward="share"`, the share it passes.
 
     `seconds` of computing per test, `seconds_in_all` by the clock for a whole grading (keep it below `env.deadline`),
@@ -68,19 +59,12 @@ class Code(Environment[State]):
         part = read_split(self.source, split)
         return [read_task(each.row, part.id(each.number), self.most_tests) for each in part.rows]
 
-    def reset(self, task: Task) -> State:
-        """No program yet."""
-        return State(task=task)
-
-    def transition(self, state: State, turn: Turn) -> State:
-        """Only the last message counts."""
-        return State(task=state.task, program=program_in(turn.text))
-
-    def reward(self, state: State) -> Reward:
+    def reward(self, state: LastMessage) -> Reward:
         """Runs the tests inside the sandbox."""
-        if state.program is None:
+        program = None if state.said is None else program_in(state.said)
+        if program is None:
             return Reward(team=0.0, correct=False)
-        passed = grade(state.program, state.task.data["tests"], self.allowance, stop=self.all_or_nothing)
+        passed = grade(program, state.task.data["tests"], self.allowance, stop=self.all_or_nothing)
         correct = all(passed)
         return Reward(team=float(correct) if self.all_or_nothing else sum(passed) / len(passed), correct=correct)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any
 
+from marft import references
 from marft.envs.base import Environment, Split
 from marft.envs.pettingzoo.live_game import LiveGames, Move, State
 from marft.envs.pettingzoo.text import legal_actions, legal_actions_text, mask_of, observation_text
@@ -104,7 +104,7 @@ class PettingZoo(Environment[State]):
 
     def _words(self, observation: Any, info: Any, player: str, space: Any) -> str:
         if self.text is not None:
-            return str(import_function(self.text, "env.text")(observation, info, player))
+            return str(find_function(self.text, "env.text")(observation, info, player))
         legal = [legal_actions_text(legal_actions(space, mask_of(observation, info)))] if hasattr(space, "n") else []
         return "\n".join([f"You are {player}.", observation_text(observation), *legal])
 
@@ -143,19 +143,18 @@ class PettingZoo(Environment[State]):
 def find_game(game: str) -> Callable[..., Any]:
     """What makes the game: `env` of a PettingZoo module such as pettingzoo.classic.tictactoe_v3, or `module:function`."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # which it would print into our output
-    return import_function(game if ":" in game else f"{game}:env", "env.game")
-
-
-def import_function(name: str, key: str) -> Callable[..., Any]:
-    """The function `module:name` that the config says under `key`, or one line that says why there is none."""
-    module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: `:f`, `..module:f`
-        missing = isinstance(error, ModuleNotFoundError) and error.name != module
-        hint = "; pip install 'marft[games]'" if missing and module.split(".")[0] == "pettingzoo" else ""
-        raise MarftError(f"{key}: cannot import {name!r}: {error}{hint}") from None
+        return find_function(game if ":" in game else f"{game}:env", "env.game")
+    except MarftError as error:
+        missing = getattr(error.__context__, "name", None)  # a library that one of PettingZoo's own games needs
+        if game.startswith("pettingzoo.") and missing and not f"{game}.".startswith(f"{missing}."):
+            raise MarftError(f"{error}; pip install 'marft[games]'") from None
+        raise
+
+
+def find_function(name: str, key: str) -> Callable[..., Any]:
+    """The function `module:name` that the config says under `key`."""
+    found: Callable[..., Any] = references.find(name, key)
     if not callable(found):
         raise MarftError(f"{key}: {name!r} is not a function")
-    made: Callable[..., Any] = found
-    return made
+    return found

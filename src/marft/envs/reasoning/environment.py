@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from marft.envs.base import Environment, Split
+from marft.envs.base import LastMessage, LastMessageEnv, Split
 from marft.envs.reasoning.library import require_library
 from marft.envs.reasoning.spec import TaskSpec, read_tasks
 from marft.envs.reasoning.tasks import GeneratorClient, ReasoningTasks
-from marft.types import Reward, Task, Turn
+from marft.types import Reward, Task
 
 INSTRUCTION = "Give your final answer as <answer>…</answer>."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """The task, and the last message."""
-
-    task: Task
-    said: str = ""
-
-
-class Reasoning(Environment[State]):
+class Reasoning(LastMessageEnv):
     """Reward 1 where reasoning-gym gives the last message's answer its full score, else 0.
 
     `task` is a name, a list of names, or a mapping of names to their settings; several take turns by index. Of `size`
@@ -59,19 +50,11 @@ class Reasoning(Environment[State]):
         test = min(max(round(self.size * self.client.spec.held_out), 1), self.size - 1)
         return ReasoningTasks(split, test if split == "test" else self.size - test, self.client)
 
-    def reset(self, task: Task) -> State:
-        """Nobody has spoken."""
-        return State(task=task)
-
-    def transition(self, state: State, turn: Turn) -> State:
-        """Only the last message counts."""
-        return State(task=state.task, said=turn.text)
-
-    def reward(self, state: State) -> Reward:
+    def reward(self, state: LastMessage) -> Reward:
         """The library's score of the answer, made safe."""
         from marft.envs.reasoning.scoring import score
 
-        answer, data = self.answer(state.said), state.task.data
+        answer, data = self.answer(state.said or ""), state.task.data
         if answer is None:
             return Reward(team=0.0, correct=False)
         settings = json.dumps(self.client.spec.tasks[data["task"]], sort_keys=True)

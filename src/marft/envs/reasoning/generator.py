@@ -6,25 +6,17 @@ import hashlib
 import math
 import pickle
 import random
-import signal
-import sys
 from base64 import b64encode
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 from marft.envs.base import Split
+from marft.envs.deadlines import DeadlineExceeded, interrupt_after
 from marft.envs.reasoning.library import Dataset, draws_of, make_dataset
 from marft.envs.reasoning.spec import TaskSpec
 from marft.types import MarftError
 
 SECONDS = 60  # one draw may take
 LUCK = 40  # draws per expected hit: e^-40 is the chance to miss a split that is there
-
-
-class TooSlow(BaseException):
-    """A draw or a score takes too long. No Exception, since the library catches those itself."""
 
 
 class TaskGenerator:
@@ -53,7 +45,7 @@ class TaskGenerator:
         for _ in range(limit):
             try:
                 entry = self.draw(name, rng.randrange(draws_of(name)))
-            except TooSlow:
+            except DeadlineExceeded:
                 raise MarftError(f"{label} took more than {SECONDS} s to make; choose easier settings") from None
             except Exception as failure:  # the library found no such puzzle
                 error = f"; some draws raised {type(failure).__name__}: {failure}"
@@ -68,10 +60,10 @@ class TaskGenerator:
         )
 
     def draw(self, name: str, position: int) -> dict[str, Any]:
-        """The entry at `position`; TooSlow after SECONDS."""
+        """The library's entry at `position`; DeadlineExceeded after SECONDS."""
         dataset = self.dataset(name)
         seed_global_rngs(hash_below(f"{self.spec.seed}/{name}/{position}", 2**32))
-        with time_limit(SECONDS):
+        with interrupt_after(SECONDS, f"a task of {name} took more than {SECONDS} s to make"):
             return dataset[position]
 
 
@@ -91,28 +83,3 @@ def split_of(question: str, held_out: float) -> Split:
 def hash_below(text: str, below: int) -> int:
     """A hash of `text` as a number in 0…below-1."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % below
-
-
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raises TooSlow inside the block; for the main thread of a process that uses no alarm of its own.
-
-    Windows has no such alarm: there the patience of whoever waits for this process is the only limit.
-    """
-    if sys.platform == "win32":
-        yield
-        return
-    over = False
-
-    def ring(number: int, frame: FrameType | None) -> None:
-        if not over:
-            raise TooSlow
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)  # again and again, for those who catch everything
-    try:
-        yield
-    finally:
-        over = True
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

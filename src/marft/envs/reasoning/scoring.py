@@ -9,14 +9,12 @@ from __future__ import annotations
 import ast
 import pickle
 import sys
-import threading
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from fractions import Fraction
 from typing import Any
 
+from marft.envs.deadlines import DeadlineExceeded, interrupt_after
 from marft.envs.reasoning.expressions import is_safe_expression
-from marft.envs.reasoning.generator import TooSlow, time_limit
 from marft.envs.reasoning.library import Dataset, scorer
 
 SECONDS = 5.0  # one score may take
@@ -44,13 +42,12 @@ def score(name: str, settings: str, packed: bytes, answer: str) -> float:
     dataset = scorer(name, settings)
     if name in LISTS:
         replace_eval(dataset)
-    main = threading.current_thread() is threading.main_thread()  # elsewhere there are no alarms
     try:
-        with time_limit(SECONDS) if main else nullcontext():
+        with interrupt_after(SECONDS, f"scoring an answer to {name} took more than {SECONDS:g} s"):
             given = float(dataset.score_answer(answer, entry))
             if given >= 1 and name in ALSO and not ALSO[name](answer, entry["answer"]):
                 return 0.0
-    except (Exception, TooSlow):  # hostile text: anything may come
+    except (Exception, DeadlineExceeded):  # hostile text: anything may come
         return 0.0
     return min(max(given, 0.0), 1.0) if given == given else 0.0
 
