@@ -121,7 +121,7 @@ def test_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         ("train model=NANO", "unknown model 'NANO'; did you mean 'nano'?"),
         ("train debate.yaml", "cannot read debate.yaml: it is missing; did you mean the recipe 'debate'?"),
         ("train env=math", "env.data is missing; math needs it, as in env.data=gsm8k"),
-        ("train env=math env.data=GSM8K", "did you mean gsm8k?"),
+        ("train env=math env.data=GSM8K", "did you mean 'gsm8k'?"),
         ("play runs/none", "there is no run and no config in runs/none"),
         ("train team.workflow=no.such:flow", "team.workflow: cannot import 'no.such:flow'"),
         ("train model=./nowhere", "model folder nowhere does not exist"),

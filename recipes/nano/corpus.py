@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from marft.envs.arithmetic import Chain, apply, draw_chain, split_of
+from marft.envs.arithmetic import Chain, apply_operator, draw_chain, split_of
 
 Steps = list[tuple[str, int]]
 
@@ -99,7 +99,7 @@ def work(start: int, steps: Steps, slip_at: int | None = None, slip: int = 0) ->
     """One line a step, and the result; at step `slip_at` the result is off by `slip`."""
     lines, value = [], start
     for i, (operator, operand) in enumerate(steps):
-        result = apply(operator, value, operand)
+        result = apply_operator(operator, value, operand)
         if i == slip_at:
             result = max(0, min(99, result + slip))
         lines.append(f"{value}{operator}{operand}={result}")

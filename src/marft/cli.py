@@ -194,14 +194,14 @@ def export_command(arguments: argparse.Namespace) -> int:
 def check_env_command(arguments: argparse.Namespace) -> int:
     """`marft check-env`; 1 where a check failed."""
     from marft.config import free_settings
-    from marft.envs.checking import check
+    from marft.envs.checking import check_env
 
     source, overrides = split_words(arguments.words)
     if source is not None:
         raise MarftError(f"one environment at a time: {arguments.env!r} or {source!r}; settings are written key=value")
     if arguments.deadline <= 0:
         raise MarftError("--deadline: every call needs some time; give it more than 0 seconds")
-    findings = check(arguments.env, free_settings(overrides), arguments.deadline)
+    findings = check_env(arguments.env, free_settings(overrides), arguments.deadline)
     for finding in findings:
         say(finding)
     if failed := list(dict.fromkeys(finding.check for finding in findings if finding.ok is False)):

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from marft.envs import arithmetic
-from marft.envs.arithmetic import Arithmetic, Chain, apply, draw_chain, split_of
+from marft.envs.arithmetic import Arithmetic, Chain, apply_operator, draw_chain, split_of
 from marft.types import Completion, Reward, Task, Turn
 
 TASK = Task(id="t", prompt="Start with 17. Add 5. Multiply by 3. Subtract 4.", data={"answer": 62})
@@ -38,9 +38,9 @@ def test_a_chain_worked_by_hand() -> None:
     chain = Chain(start=17, steps=(("+", 5), ("*", 3), ("-", 4)))
     assert chain.values() == [17, 22, 66, 62]
     assert chain.prompt() == TASK.prompt
-    assert (apply("+", 2, 3), apply("-", 2, 3), apply("*", 2, 3)) == (5, -1, 6)
+    assert (apply_operator("+", 2, 3), apply_operator("-", 2, 3), apply_operator("*", 2, 3)) == (5, -1, 6)
     with pytest.raises(ValueError, match="'/'"):
-        apply("/", 1, 1)
+        apply_operator("/", 1, 1)
 
 
 def test_the_first_tasks_never_change() -> None:

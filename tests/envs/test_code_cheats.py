@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from marft.envs.code.formats import read_task
-from marft.envs.code.grading import Allowance, grade
+from marft.envs.code.grading import Allowance, passed_tests
 from marft.envs.sandbox import require_sandbox
 from marft.envs.sandbox.limits import MIB
 from marft.types import MarftError
@@ -189,30 +189,33 @@ PRINTS = {
 
 
 def test_an_honest_program_passes() -> None:
-    assert grade(HONEST, CALLS, ALLOWANCE, stop=False) == (True,) * 4
-    assert grade(HONEST + "print(f(int(input())))", STDIO, ALLOWANCE, stop=False) == (True, True)
+    assert passed_tests(HONEST, CALLS, ALLOWANCE, stop=False) == (True,) * 4
+    assert passed_tests(HONEST + "print(f(int(input())))", STDIO, ALLOWANCE, stop=False) == (True, True)
 
 
 @pytest.mark.parametrize("name", CHEATS)
 def test_no_function_test_is_fooled(name: str) -> None:
-    assert grade(CHEATS[name], CALLS, ALLOWANCE, stop=True) == (False,) * 4
+    assert passed_tests(CHEATS[name], CALLS, ALLOWANCE, stop=True) == (False,) * 4
 
 
 @pytest.mark.parametrize("name", PRINTS)
 def test_no_output_test_is_fooled(name: str) -> None:
-    assert grade(PRINTS[name], STDIO, ALLOWANCE, stop=True) == (False, False)
+    assert passed_tests(PRINTS[name], STDIO, ALLOWANCE, stop=True) == (False, False)
 
 
 def test_what_is_right_by_accident_counts_for_that_test_alone() -> None:
-    assert grade("def f(n): return 6765", CALLS, ALLOWANCE, stop=False) == (True, False, False, False)
-    assert grade("print(6765)", STDIO, ALLOWANCE, stop=False) == (True, False)
+    assert passed_tests("def f(n): return 6765", CALLS, ALLOWANCE, stop=False) == (True, False, False, False)
+    assert passed_tests("print(6765)", STDIO, ALLOWANCE, stop=False) == (True, False)
 
 
 def test_what_tests_print_is_no_verdict() -> None:
     test = "import os, sys\nprint(f(1), flush=True)\nos.write(1, str(f(1)).encode())\nassert f(1) == 2"
-    assert grade("def f(n): return '1'", {**CALLS, "tests": [test]}, ALLOWANCE, stop=False) == (False,)
+    assert passed_tests("def f(n): return '1'", {**CALLS, "tests": [test]}, ALLOWANCE, stop=False) == (False,)
     noisy = "import sys\nprint('start' * 10**6)\nprint('start' * 10**6, file=sys.stderr)\nassert f(7) == 13"
-    assert grade(HONEST, {**CALLS, "tests": [noisy, "assert f(7) == 14"]}, ALLOWANCE, stop=False) == (True, False)
+    assert passed_tests(HONEST, {**CALLS, "tests": [noisy, "assert f(7) == 14"]}, ALLOWANCE, stop=False) == (
+        True,
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -222,8 +225,8 @@ def test_a_function_may_be_called_like_one_of_ours(name: str) -> None:
     tests = read_task({"problem": "?", "tests": {"fn_name": name, "inputs": [[3]], "outputs": [[4]]}}, "x", 9).data[
         "tests"
     ]
-    assert grade(f"def {name}(n): return n + 1", tests, ALLOWANCE, stop=False) == (name != "__same__",)
-    assert grade(f"def {name}(*_): return True", tests, ALLOWANCE, stop=False) == (False,)
+    assert passed_tests(f"def {name}(n): return n + 1", tests, ALLOWANCE, stop=False) == (name != "__same__",)
+    assert passed_tests(f"def {name}(*_): return True", tests, ALLOWANCE, stop=False) == (False,)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +239,7 @@ def test_no_loop_of_the_tests_is_ended_by_the_program(raised: str) -> None:
         "assert next(map(f, [1]), 1) == 1",
         "for _ in iter(lambda: f(1), 1): assert False",
     ]
-    assert grade(f"def f(n): raise {raised}", {**CALLS, "tests": tests}, ALLOWANCE, stop=False) == (False,) * 4
+    assert passed_tests(f"def f(n): raise {raised}", {**CALLS, "tests": tests}, ALLOWANCE, stop=False) == (False,) * 4
 
 
 @pytest.mark.parametrize(
@@ -250,7 +253,7 @@ def test_no_loop_of_the_tests_is_ended_by_the_program(raised: str) -> None:
 )
 def test_what_a_result_is_compared_with_is_not_the_programs(program: str) -> None:
     tests = ["xs = [1, 2, 3]\nassert f(xs) == sum(xs)", "xs = {1, 2}\nassert f(xs) == sum(xs)"]
-    assert grade(program, {**CALLS, "tests": tests}, ALLOWANCE, stop=False) == (False, False)
+    assert passed_tests(program, {**CALLS, "tests": tests}, ALLOWANCE, stop=False) == (False, False)
 
 
 @pytest.mark.parametrize("given", ["[]", "[1]", "[[], []]", "['x']", "7", "{'iterator': 1}", "[{'set': []}]"])
@@ -258,12 +261,12 @@ def test_odd_changes_fail(given: str) -> None:
     send = f"lambda self, answer, real=wire.Channel.send: real(self, {{'value': None, 'given': {given}}})"
     program = f"from marft.envs.code import wire\nwire.Channel.send = {send}\ndef f(xs): pass"
     tests = ["xs = [1]\nf(xs)\nassert xs == []", "xs = [1]\ntry:\n    f(xs)\nfinally:\n    assert xs != [1]"]
-    assert grade(program, {**CALLS, "tests": tests}, ALLOWANCE, stop=False) == (False, False)
+    assert passed_tests(program, {**CALLS, "tests": tests}, ALLOWANCE, stop=False) == (False, False)
 
 
 @pytest.mark.parametrize("name", ["a lying object", "a lying number", "a patched server", "odd messages"])
 def test_lies_pass_not_even_one_test(name: str) -> None:
-    assert grade(CHEATS[name], CALLS, ALLOWANCE, stop=False) == (False,) * 4
+    assert passed_tests(CHEATS[name], CALLS, ALLOWANCE, stop=False) == (False,) * 4
 
 
 HUMANEVAL = {
@@ -288,4 +291,4 @@ HUMANEVAL = {
     ],
 )
 def test_checks_in_the_manner_of_humaneval(program: str, passes: bool) -> None:
-    assert grade(program, HUMANEVAL, ALLOWANCE, stop=True) == (passes,)
+    assert passed_tests(program, HUMANEVAL, ALLOWANCE, stop=True) == (passes,)

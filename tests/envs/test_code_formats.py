@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from marft.envs.code.formats import read_task
-from marft.envs.code.grading import Allowance, grade
+from marft.envs.code.grading import Allowance, passed_tests
 from marft.envs.sandbox import require_sandbox
 from marft.envs.sandbox.limits import MIB
 from marft.types import MarftError
@@ -80,8 +80,8 @@ def test_a_solution_passes_and_nothing_does_not(name: str) -> None:
     except MarftError as error:
         pytest.skip(str(error))
     task = read_task(row, "x/0", 15)
-    assert grade(program, task.data["tests"], ALLOWANCE, stop=False) == (True,) * count
-    assert not any(grade("def sum(a, b): return -1\nprint(-1)", task.data["tests"], ALLOWANCE, stop=False))
+    assert passed_tests(program, task.data["tests"], ALLOWANCE, stop=False) == (True,) * count
+    assert not any(passed_tests("def sum(a, b): return -1\nprint(-1)", task.data["tests"], ALLOWANCE, stop=False))
     assert json.loads(json.dumps(dict(task.data))) == task.data
     assert "```python block" in task.prompt
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marft.envs.code import grading
-from marft.envs.code.grading import Allowance, grade, same_output, same_word
+from marft.envs.code.grading import Allowance, passed_tests, same_output, same_word
 from marft.envs.code.remote_tests import is_equal
 from marft.envs.sandbox import SandboxBroken, require_sandbox
 from marft.envs.sandbox.limits import MIB
@@ -122,8 +122,8 @@ DOUBLES = {"kind": "stdio", "inputs": ["1", "2", "3"], "outputs": ["2", "4", "6"
 @pytest.mark.usefixtures("sandbox")
 def test_all_tests_or_up_to_the_first_failure() -> None:
     fails_second = "n = int(input())\nprint(2 * n if n != 2 else 0)"
-    assert grade(fails_second, DOUBLES, ALLOWANCE, stop=False) == (True, False, True)
-    assert grade(fails_second, DOUBLES, ALLOWANCE, stop=True) == (True, False, False)
+    assert passed_tests(fails_second, DOUBLES, ALLOWANCE, stop=False) == (True, False, True)
+    assert passed_tests(fails_second, DOUBLES, ALLOWANCE, stop=True) == (True, False, False)
 
 
 CALLED = {
@@ -138,16 +138,16 @@ CALLED = {
 )
 def test_a_trap_in_one_test_leaves_the_others_be(trap: str) -> None:
     program = f"def f(n):\n    if n == 2:\n        {trap}\n    return n"
-    assert grade(program, CALLED, ALLOWANCE, stop=False) == (True, False, True)
-    assert grade(program, CALLED, ALLOWANCE, stop=True) == (True, False, False)
+    assert passed_tests(program, CALLED, ALLOWANCE, stop=False) == (True, False, True)
+    assert passed_tests(program, CALLED, ALLOWANCE, stop=True) == (True, False, False)
 
 
 @pytest.mark.usefixtures("sandbox")
 def test_time_for_all_tests_is_limited() -> None:
     slow = Allowance(seconds=1.0, together=1.5, memory=512 * MIB)
     program = "import time\nn = int(input())\ntime.sleep(1.2)\nprint(2 * n)"
-    assert grade(program, DOUBLES, slow, stop=False) == (True, False, False)
-    assert grade("import time\ndef f(n):\n    time.sleep(0.9)\n    return n", CALLED, slow, stop=False) in (
+    assert passed_tests(program, DOUBLES, slow, stop=False) == (True, False, False)
+    assert passed_tests("import time\ndef f(n):\n    time.sleep(0.9)\n    return n", CALLED, slow, stop=False) in (
         (True, False, False),
         (False, False, False),
     )
@@ -191,26 +191,28 @@ def test_time_for_all_tests_is_limited() -> None:
 )  # fmt: skip
 def test_values_that_honest_programs_return(program: str, test: str) -> None:
     exam = {**CALLED, "asked": ["f", "Node"], "tests": [test, "assert 1 == 2"]}
-    assert grade(program, exam, ALLOWANCE, stop=False) == (True, False)
+    assert passed_tests(program, exam, ALLOWANCE, stop=False) == (True, False)
 
 
 @pytest.mark.usefixtures("sandbox")
 def test_long_outputs_may_be_asked_for() -> None:
     long = {"kind": "stdio", "inputs": [""], "outputs": ["word " * 400_000]}
-    assert grade("print('word ' * 400_000)", long, ALLOWANCE, stop=True) == (True,)
+    assert passed_tests("print('word ' * 400_000)", long, ALLOWANCE, stop=True) == (True,)
 
 
 @pytest.mark.usefixtures("sandbox")
 def test_a_setup_that_fails_fails_the_tests() -> None:
     exam = {**CALLED, "setup": "x = f(1) / 0"}
-    assert grade("def f(n): return n", exam, ALLOWANCE, stop=False) == (False, False, False)
+    assert passed_tests("def f(n): return n", exam, ALLOWANCE, stop=False) == (False, False, False)
 
 
 @pytest.mark.usefixtures("sandbox")
 def test_tests_that_ask_for_nothing_are_verdicts_too() -> None:
     for _ in range(5):
-        assert grade("def f(n): pass", {**CALLED, "tests": ["assert f"]}, ALLOWANCE, stop=True) == (False,)
-        assert grade("import time; time.sleep(9)", {**CALLED, "tests": ["1 / 0"]}, ALLOWANCE, stop=True) == (False,)
+        assert passed_tests("def f(n): pass", {**CALLED, "tests": ["assert f"]}, ALLOWANCE, stop=True) == (False,)
+        assert passed_tests("import time; time.sleep(9)", {**CALLED, "tests": ["1 / 0"]}, ALLOWANCE, stop=True) == (
+            False,
+        )
 
 
 def test_a_broken_sandbox_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,11 +221,11 @@ def test_a_broken_sandbox_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(grading, "run", broken)
     with pytest.raises(SandboxBroken):
-        grade("print(1)", DOUBLES, ALLOWANCE, stop=True)
+        passed_tests("print(1)", DOUBLES, ALLOWANCE, stop=True)
 
 
 @pytest.mark.usefixtures("sandbox")
 @settings(max_examples=15, deadline=None)
 @given(st.text(max_size=200))
 def test_no_text_passes(program: str) -> None:
-    assert grade(program, DOUBLES, ALLOWANCE, stop=True) == (False,) * 3
+    assert passed_tests(program, DOUBLES, ALLOWANCE, stop=True) == (False,) * 3

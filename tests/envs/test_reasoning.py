@@ -144,7 +144,7 @@ def test_a_seed_decides_the_tasks() -> None:
     [
         ("chain_sm", {}, "no task 'chain_sm'; did you mean 'chain_sum'?"),
         ("composite", {}, "no task 'composite'"),
-        ("chain_sum", {"min_term": 1}, "no setting 'min_term'; did you mean 'min_terms'? it has min_terms, max_terms"),
+        ("chain_sum", {"min_term": 1}, "no setting 'min_term'; did you mean 'min_terms'?; it has min_terms, max_terms"),
         ("chain_sum", {"seed": 1}, "no setting 'seed'"),
         ("chain_sum", {"min_terms": -1}, "chain_sum: min_terms must be positive"),
         ("chain_sum", {"min_terms": "x"}, "chain_sum: '>' not supported"),
@@ -205,7 +205,7 @@ def test_only_so_many_are_made_ahead_and_kept(monkeypatch: pytest.MonkeyPatch) -
     train.prefetch(range(10_000))  # type: ignore[attr-defined]
     assert len(train.client._ahead) == tasks.AHEAD  # type: ignore[attr-defined]
     test = Reasoning("gcd").tasks("test")[0]
-    assert train.client.take("test", 0) == test  # type: ignore[attr-defined]
+    assert train.client.task("test", 0) == test  # type: ignore[attr-defined]
     for index in range(300):
         assert train[index].id.endswith(f"/{index}")
     assert len(train.client._ready) <= 50  # type: ignore[attr-defined]
@@ -453,7 +453,7 @@ def test_a_scorer_that_hangs_raises_or_gives_no_number_gives_nothing(monkeypatch
         judge = Fake(None)
         monkeypatch.setattr(judge, "score_answer", scores, raising=False)
         monkeypatch.setattr(scoring, "scorer", lambda name, settings, judge=judge: judge)
-        assert scoring.score("gcd", "{}", pickle.dumps({"answer": "1"}), "5") == expected
+        assert scoring.answer_score("gcd", "{}", pickle.dumps({"answer": "1"}), "5") == expected
     assert signal.getsignal(signal.SIGINT) is before
 
 

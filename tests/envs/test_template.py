@@ -11,7 +11,7 @@ import pytest
 
 from marft.cli import main
 from marft.config import load_config
-from marft.envs.checking import check
+from marft.envs.checking import check_env
 from marft.envs.template import class_name
 from marft.types import Completion, Reward, Turn
 
@@ -39,7 +39,7 @@ def test_it_says_how_to_go_on(here: Path, capsys: pytest.CaptureFixture[str]) ->
 
 def test_it_passes_every_check(here: Path) -> None:
     main(["new", "env", "fresh_one"])
-    found = check("fresh_one:FreshOne", {"reach": 7})
+    found = check_env("fresh_one:FreshOne", {"reach": 7})
     assert [str(finding) for finding in found if not finding.ok] == []
     assert "finite and the same twice; rewards seen: 0 … 1" in {finding.text for finding in found}
 

@@ -33,7 +33,7 @@ class Chain:
         """Start value and every intermediate result; the last one is the answer."""
         values = [self.start]
         for operator, operand in self.steps:
-            values.append(apply(operator, values[-1], operand))
+            values.append(apply_operator(operator, values[-1], operand))
         return values
 
     def prompt(self) -> str:
@@ -41,7 +41,7 @@ class Chain:
         return " ".join([f"Start with {self.start}.", *(f"{VERBS[o]} {n}." for o, n in self.steps)])
 
 
-def apply(operator: str, value: int, operand: int) -> int:
+def apply_operator(operator: str, value: int, operand: int) -> int:
     """The result of one operation; ValueError for an operator that is none of + - *."""
     match operator:
         case "+":
@@ -63,7 +63,7 @@ def draw_chain(rng: random.Random, operations: int) -> Chain:
         limit = {"+": 99 - value, "-": value, "*": 99 // max(value, 1)}[operator]
         operand = rng.randint(2, min(9, limit)) if operator == "*" else rng.randint(1, min(40, limit))
         steps.append((operator, operand))
-        value = apply(operator, value, operand)
+        value = apply_operator(operator, value, operand)
     return Chain(start=start, steps=tuple(steps))
 
 

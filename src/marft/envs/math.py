@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from marft import references
 from marft.envs.base import LastMessage, LastMessageEnv, Split
-from marft.envs.data import KNOWN, DataSource, read_split
+from marft.envs.data import DataSource, read_split
 from marft.envs.data.columns import answer_column, as_text, gold_of, prompt_column
 from marft.envs.data.reading import SplitRows
 from marft.envs.grading import final_answer, grade
@@ -35,9 +35,7 @@ class Math(LastMessageEnv):
         reward: str | None = None,
     ) -> None:
         self.source = DataSource(data=data, train=train, test=test, held_out=held_out, prompt=prompt, answer=answer)
-        for key, name in (("data", data), ("train", train), ("test", test)):
-            if name in KNOWN and KNOWN[name].kind != "math":
-                raise ValueError(f"{key}: {name} is a set of programs; use env=code")
+        self.source.require_kind("math")
         if not isinstance(instruction, str):
             raise ValueError(
                 f"instruction must be a text, not {instruction!r}; on the command line: 'env.instruction=\"…\"'"

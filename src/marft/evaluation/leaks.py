@@ -7,7 +7,7 @@ from typing import Any
 
 from marft.config import Config
 from marft.envs.base import Environment
-from marft.envs.data import overlap
+from marft.envs.data import overlapping_tasks
 from marft.envs.hosting import Host
 from marft.evaluation.benchmarks import read_held_out_tasks
 from marft.evaluation.settings import benchmarks_of
@@ -26,7 +26,7 @@ def find_leaks(config: Config, host: Host) -> dict[str, Any]:
     held_out |= {name: read_held_out_tasks(name, env) for name, env in benchmarks_of(config).items()}
     found: dict[str, Any] = {}
     for name, tasks in held_out.items():
-        if isinstance(tasks, list) and (pairs := overlap(train, tasks)):
+        if isinstance(tasks, list) and (pairs := overlapping_tasks(train, tasks)):
             found[name] = {"tasks": len(pairs), "of": len(tasks), "examples": [list(p) for p in pairs[:EXAMPLES]]}
     return found
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from marft.cli import main
-from marft.envs.checking import check
+from marft.envs.checking import check_env
 from marft.envs.checking.check_process import CHECKS
 
 ALL = ["class", "methods", "constructor", *CHECKS, "same tasks in another process"]
 
 
 def test_a_good_environment_in_processes_of_its_own() -> None:
-    found = check("faulty:Good", {})
+    found = check_env("faulty:Good", {})
     assert [finding.check for finding in found] == ALL
     assert all(finding.ok for finding in found)
 
@@ -30,7 +30,7 @@ def test_a_good_environment_in_processes_of_its_own() -> None:
     ],
 )
 def test_it_is_cut_off_and_the_others_are_looked_at(name: str, failing: set[str], text: str) -> None:
-    found = check(f"faulty:{name}", {}, deadline=1)
+    found = check_env(f"faulty:{name}", {}, deadline=1)
     assert sorted(finding.check for finding in found) == sorted(ALL)
     assert {finding.check for finding in found if finding.ok is False} == failing
     assert all(text.split(" took")[0].split(" on")[0] in f.text or text in f.text for f in found if f.ok is False)
@@ -39,27 +39,27 @@ def test_it_is_cut_off_and_the_others_are_looked_at(name: str, failing: set[str]
 
 @pytest.mark.parametrize(("name", "last"), [("HangsInConstructor", "constructor"), ("HangsInTasks", "tasks")])
 def test_without_an_environment_or_tasks_nothing_follows(name: str, last: str) -> None:
-    found = check(f"faulty:{name}", {}, deadline=1)
+    found = check_env(f"faulty:{name}", {}, deadline=1)
     assert found[-1].check == last
     assert "took longer than 1 s" in found[-1].text
     assert [finding.check for finding in found if not finding.ok] == [last]
 
 
 def test_another_process_has_other_tasks() -> None:
-    found = {finding.check: finding for finding in check("faulty:FromSet", {})}
+    found = {finding.check: finding for finding in check_env("faulty:FromSet", {})}
     assert found["same tasks"].ok
     assert found["same tasks in another process"].ok is False
     assert "use sorted(…)" in found["same tasks in another process"].text
 
 
 def test_what_it_prints_is_not_taken_for_a_finding(capfd: pytest.CaptureFixture[str]) -> None:
-    assert all(finding.ok for finding in check("faulty:Prints", {}))
+    assert all(finding.ok for finding in check_env("faulty:Prints", {}))
     assert capfd.readouterr() == ("", "")
 
 
 def test_nothing_is_left_running() -> None:
     before = children()
-    check("faulty:StartsOthers", {}, deadline=5)
+    check_env("faulty:StartsOthers", {}, deadline=5)
     for _ in range(100):
         if not children() - before:
             return
@@ -121,6 +121,6 @@ def test_mistakes_of_the_command(arguments: list[str], expected: str, capsys: py
 def test_a_module_that_does_not_even_parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "unparsable.py").write_text("import marft\n\ndef f(:\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    [found] = check("unparsable:Env", {})
+    [found] = check_env("unparsable:Env", {})
     assert found.check == "class"
     assert "SyntaxError: invalid syntax (unparsable.py, line 3)" in found.text

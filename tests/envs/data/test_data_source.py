@@ -136,7 +136,7 @@ def test_only_test(tmp_path: Path) -> None:
 
 
 def test_what_is_nowhere(tmp_path: Path) -> None:
-    assert complaint("train", data="gsmk8") == "env.data: gsmk8 is no known set and no file; did you mean gsm8k?"
+    assert complaint("train", data="gsmk8") == "env.data: gsmk8 is no known set and no file; did you mean 'gsm8k'?"
     assert "use owner/name on the hub, a file, a folder or gsm8k, math, " in complaint("train", data="zzz")
     assert "nope.jsonl is not there" in complaint("train", data=str(tmp_path / "nope.jsonl"))
     assert "cannot read this kind of file" in complaint("train", data=str(tmp_path / "nope"))

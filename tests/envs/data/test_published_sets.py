@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from marft.envs.data import DataSource, overlap, read_rows, repeated
+from marft.envs.data import DataSource, overlapping_tasks, read_rows, repeated_tasks
 from marft.envs.data.columns import answer_column, gold_of
 from marft.envs.data.known import KNOWN
 from marft.envs.data.overlap import normalise_prompt
@@ -33,7 +33,7 @@ def test_gsm8k() -> None:
     assert (len(train), len(test)) == (7473, 1319)
     assert (test[0].id, test[0].data["answer"], test[0].prompt[:13]) == ("gsm8k/test/0", "18", "Janet’s ducks")
     assert all(task.data["answer"].replace(",", "").removeprefix("-").isdigit() for task in [*train, *test])
-    assert overlap(train, test) == repeated(train) == repeated(test) == []
+    assert overlapping_tasks(train, test) == repeated_tasks(train) == repeated_tasks(test) == []
 
 
 def test_math(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,7 +45,7 @@ def test_math(capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert (test[0].data["answer"], train[18].data["answer"]) == ("920.25", "2")  # the latter is \boxed 2
     assert train[-1].id == "math/train/7499"
-    found = overlap(train, test)
+    found = overlapping_tasks(train, test)
     assert (len(found), exact(found, *train, *test)) == (
         47,
         [
@@ -53,7 +53,7 @@ def test_math(capsys: pytest.CaptureFixture[str]) -> None:
             *(("math/train/1347", "math/test/2594"), ("math/train/3321", "math/test/4885")),
         ],
     )
-    assert (len(repeated(train)), repeated(test)) == (4, [("math/test/1152", "math/test/2730")])
+    assert (len(repeated_tasks(train)), repeated_tasks(test)) == (4, [("math/test/1152", "math/test/2730")])
 
 
 def test_deepscaler_against_math() -> None:
@@ -61,18 +61,18 @@ def test_deepscaler_against_math() -> None:
     train, test = env.tasks("train"), env.tasks("test")
     assert (len(train), len(test)) == (7470, 5000)  # four rows have no answer
     assert not {886, 1009, 5328, 5330} & {int(task.id.split("/")[-1]) for task in train}
-    found = overlap(train, test)
+    found = overlapping_tasks(train, test)
     assert (len(found), len(exact(found, *train, *test))) == (43, 4)
     env = math_env("deepscaler", "deepscaler_train_aime.json", "math_test.jsonl")
     train = env.tasks("train")
-    found = overlap(train, test)
+    found = overlapping_tasks(train, test)
     assert (len(train), len(found), len(exact(found, *train, *test))) == (975, 51, 38)
 
 
 def test_deepscaler_holds_a_test_part_out() -> None:
     env = math_env("deepscaler", "deepscaler_train_aime.json")
     train, test = env.tasks("train"), env.tasks("test")
-    assert (len(train), len(test), overlap(train, test)) == (876, 99, [])
+    assert (len(train), len(test), overlapping_tasks(train, test)) == (876, 99, [])
 
 
 def test_mbpp() -> None:
@@ -81,7 +81,7 @@ def test_mbpp() -> None:
     assert [row["task_id"] for row in train] == list(range(601, 975))
     assert [row["task_id"] for row in test] == list(range(11, 511))
     tasks = [[Task(id=str(row["task_id"]), prompt=row["text"]) for row in rows] for rows in (train, test)]
-    assert overlap(*tasks) == [("653", "174"), ("872", "216"), ("602", "217"), ("704", "248")]
+    assert overlapping_tasks(*tasks) == [("653", "174"), ("872", "216"), ("602", "217"), ("704", "248")]
 
 
 def test_deepcoder() -> None:

@@ -12,13 +12,11 @@ PLAIN = (type(None), bool, int, float, complex)
 NAMED = (type, FunctionType, BuiltinFunctionType)
 
 
-def fingerprint(value: object) -> str:
-    """Equal for equal values, in every process; the order of a set or of a dict's keys does not count."""
-    return value_fingerprint(value, ())
+def fingerprint(value: object, above: tuple[int, ...] = ()) -> str:
+    """Equal for equal values, in every process; the order of a set or of a dict's keys does not count.
 
-
-def value_fingerprint(value: object, above: tuple[int, ...]) -> str:
-    """`above` are the values this one lies in: one that holds itself would be written for ever."""
+    `above` are the values this one lies in: one that holds itself would be written for ever.
+    """
     kind = type(value)
     if isinstance(value, bytes) and kind is bytes:
         return f"bytes {hash_bytes(value)}"
@@ -30,7 +28,7 @@ def value_fingerprint(value: object, above: tuple[int, ...]) -> str:
         return f"{value.__module__}.{value.__qualname__}"
     if id(value) in above:
         return f"above {len(above) - above.index(id(value))}"
-    inner = partial(value_fingerprint, above=(*above, id(value)))
+    inner = partial(fingerprint, above=(*above, id(value)))
     name = f"{kind.__module__}.{kind.__qualname__}"
     if kind in (list, tuple):
         return hash_parts(name, [inner(each) for each in value])  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ class ProcessFailed(Exception):
     """The process gave no sign of life within the deadline, or has died."""
 
 
-def check(name: str, settings: Mapping[str, Any], deadline: float = 10) -> list[Finding]:
+def check_env(name: str, settings: Mapping[str, Any], deadline: float = 10) -> list[Finding]:
     """What each check finds, with `deadline` seconds for every single call of a method."""
     findings: list[Finding] = []
     while True:

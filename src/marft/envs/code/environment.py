@@ -9,8 +9,8 @@ from typing import Literal
 from marft.envs.base import LastMessage, LastMessageEnv, Split
 from marft.envs.code.cases import describe_tests
 from marft.envs.code.formats import read_task
-from marft.envs.code.grading import Allowance, grade
-from marft.envs.data import KNOWN, DataSource, read_split
+from marft.envs.code.grading import Allowance, passed_tests
+from marft.envs.data import DataSource, read_split
 from marft.envs.sandbox import require_sandbox
 from marft.envs.sandbox.limits import MIB
 from marft.types import Reward, Task
@@ -39,9 +39,7 @@ class Code(LastMessageEnv):
         tests: int = 15,
     ) -> None:
         self.source = DataSource(data=data, train=train, test=test, held_out=held_out)
-        for key, name in (("data", data), ("train", train), ("test", test)):
-            if name in KNOWN and KNOWN[name].kind != "code":
-                raise ValueError(f"{key}: {name} is a set of problems without tests; use env=math")
+        self.source.require_kind("code")
         if reward not in ("all", "share"):
             raise ValueError(f"reward must be all or share, not {reward!r}")
         for key, value in (("seconds", seconds), ("seconds_in_all", seconds_in_all)):
@@ -64,7 +62,7 @@ class Code(LastMessageEnv):
         program = None if state.said is None else program_in(state.said)
         if program is None:
             return Reward(team=0.0, correct=False)
-        passed = grade(program, state.task.data["tests"], self.allowance, stop=self.all_or_nothing)
+        passed = passed_tests(program, state.task.data["tests"], self.allowance, stop=self.all_or_nothing)
         correct = all(passed)
         return Reward(team=float(correct) if self.all_or_nothing else sum(passed) / len(passed), correct=correct)
 

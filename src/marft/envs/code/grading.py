@@ -43,7 +43,7 @@ class Allowance:
     memory: int  # bytes
 
 
-def grade(program: str, tests: Mapping[str, Any], allowance: Allowance, *, stop: bool) -> tuple[bool, ...]:
+def passed_tests(program: str, tests: Mapping[str, Any], allowance: Allowance, *, stop: bool) -> tuple[bool, ...]:
     """Whether the program passes each test, in order; with `stop`, all after the first failure count as failed."""
     total = len(tests["outputs"] if tests["kind"] == "stdio" else tests["tests"])
     verdicts = (

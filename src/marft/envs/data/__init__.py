@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from marft.envs.data.files import Row
 from marft.envs.data.known import KNOWN, KnownSet
-from marft.envs.data.overlap import overlap, repeated
+from marft.envs.data.overlap import overlapping_tasks, repeated_tasks
 from marft.envs.data.reading import read_rows, read_split
 from marft.envs.data.source import DataSource
 
-__all__ = ["KNOWN", "DataSource", "KnownSet", "Row", "overlap", "read_rows", "read_split", "repeated"]
+__all__ = ["KNOWN", "DataSource", "KnownSet", "Row", "overlapping_tasks", "read_rows", "read_split", "repeated_tasks"]

@@ -26,7 +26,7 @@ def normalise_prompt(prompt: str) -> str:
     return " ".join(prompt_tokens(prompt)) or prompt.strip()
 
 
-def repeated(tasks: Sequence[Task]) -> list[tuple[str, str]]:
+def repeated_tasks(tasks: Sequence[Task]) -> list[tuple[str, str]]:
     """Pairs of ids, first and later, of tasks whose normalised prompts are equal."""
     first: dict[str, str] = {}
     pairs = []
@@ -37,7 +37,7 @@ def repeated(tasks: Sequence[Task]) -> list[tuple[str, str]]:
     return pairs
 
 
-def overlap(train: Sequence[Task], test: Sequence[Task]) -> list[tuple[str, str]]:
+def overlapping_tasks(train: Sequence[Task], test: Sequence[Task]) -> list[tuple[str, str]]:
     """Pairs of ids, train and test, at most one for each test task: equal once normalised, or nearly the same.
 
     Nearly: of the test prompt's runs of 13 words, leaving out those that more than 32 train prompts share, at least 80 %

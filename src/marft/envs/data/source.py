@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
-from marft.config.section import form
+from marft.config.section import nearest
 from marft.envs.base import Split
 from marft.envs.data.files import is_data_file
 from marft.envs.data.hub import split_names
-from marft.envs.data.known import KNOWN, HubPart, KnownSet
+from marft.envs.data.known import KNOWN, HubPart, Kind, KnownSet
 from marft.types import MarftError
 
 HUB_NAME = re.compile(r"(?P<hub>[\w-][\w.-]*/[\w-][\w.-]*)(:(?P<config>[\w.-]+))?", re.ASCII)
@@ -47,6 +46,14 @@ class DataSource:
         share = self.held_out
         if share is not None and (isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1):
             raise ValueError(f"held_out must be a share between 0 and 1, such as 0.1, not {share!r}")
+
+    def require_kind(self, kind: Kind) -> None:
+        """ValueError where one of the sets is of another kind."""
+        for key in ("data", "train", "test"):
+            known = KNOWN.get(getattr(self, key))
+            if known is not None and known.kind != kind:
+                what = "programs" if known.kind == "code" else "problems without tests"
+                raise ValueError(f"{key}: {known.name} is a set of {what}; use env={known.kind}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,13 +133,8 @@ def origins_of(text: str) -> Origins:
         return origins_of_path(Path(text).expanduser())
     if named := HUB_NAME.fullmatch(text):
         return origins_on_hub(text, named["hub"], named["config"])
-    near = get_close_matches(form(text), forms := {form(name): name for name in KNOWN}, n=1)
-    hint = (
-        f"did you mean {forms[near[0]]}?"
-        if near
-        else f"use owner/name on the hub, a file, a folder or {', '.join(KNOWN)}"
-    )
-    raise MarftError(f"env.data: {text} is no known set and no file; {hint}")
+    hint = nearest(text, KNOWN) or f"; use owner/name on the hub, a file, a folder or {', '.join(KNOWN)}"
+    raise MarftError(f"env.data: {text} is no known set and no file{hint}")
 
 
 def is_path(text: str) -> bool:

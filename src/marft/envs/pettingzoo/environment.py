@@ -70,12 +70,12 @@ class PettingZoo(Environment[State]):
 
     def whose_turn(self, state: State) -> str | None:
         """The agent that plays the game's next player."""
-        live = self.live_games.at(state)
+        live = self.live_games.game_at(state)
         return None if live.player is None else self._agent(live.player, live.game)
 
     def observe(self, state: State, agent: str) -> str:
         """What its player observes and may do, in words; nothing for agents whose turn it is not."""
-        live = self.live_games.at(state)
+        live = self.live_games.game_at(state)
         if live.player is None or self._agent(live.player, live.game) != agent:
             return ""
         observation, info = live.last_observation()
@@ -83,7 +83,7 @@ class PettingZoo(Environment[State]):
 
     def transition(self, state: State, turn: Turn) -> State:
         """Plays the action that the message names."""
-        live = self.live_games.at(state)
+        live = self.live_games.game_at(state)
         if live.player is None:
             return state
         expected = self._agent(live.player, live.game)
@@ -93,7 +93,7 @@ class PettingZoo(Environment[State]):
 
     def reward(self, state: State) -> Reward:
         """The players' mean for the team, and each turn's own part of it."""
-        live = self.live_games.at(state)
+        live = self.live_games.game_at(state)
         team = sum(live.totals.values()) / len(live.totals)
         return Reward(
             team=team, turns=dict(live.earned), done=live.player is None, itemised=True, players=dict(live.players)

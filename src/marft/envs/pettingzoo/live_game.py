@@ -93,7 +93,7 @@ class LiveGames:
         self._make, self._options, self._illegal = make, options, illegal
         self._live: OrderedDict[State, LiveGame] = OrderedDict()
 
-    def at(self, state: State) -> LiveGame:
+    def game_at(self, state: State) -> LiveGame:
         """The game in that state; one that is not live any more is played again."""
         live = self._live.pop(state, None)
         if live is None:
@@ -106,7 +106,7 @@ class LiveGames:
     def play_move(self, state: State, move: Move) -> State:
         """The state after `move`, with its game alive."""
         following = State(seed=state.seed, moves=(*state.moves, move))
-        live = self.at(state)
+        live = self.game_at(state)
         del self._live[state]
         live.step(move)
         self._keep(following, live)

@@ -52,13 +52,13 @@ class Reasoning(LastMessageEnv):
 
     def reward(self, state: LastMessage) -> Reward:
         """The library's score of the answer, made safe."""
-        from marft.envs.reasoning.scoring import score
+        from marft.envs.reasoning.scoring import answer_score
 
         answer, data = self.answer(state.said or ""), state.task.data
         if answer is None:
             return Reward(team=0.0, correct=False)
         settings = json.dumps(self.client.spec.tasks[data["task"]], sort_keys=True)
-        given = score(data["task"], settings, data["entry"], answer)
+        given = answer_score(data["task"], settings, data["entry"], answer)
         correct = given >= 1.0
         return Reward(team=given if self.partial else float(correct), correct=correct)
 

@@ -11,9 +11,9 @@ import json
 import os
 import queue
 import sys
-import threading
+from contextlib import suppress
 from itertools import count
-from typing import IO, Any
+from typing import Any
 
 from marft.envs.processes import claim_stdout, receive_in_thread
 from marft.envs.reasoning.generator import TaskGenerator
@@ -33,34 +33,27 @@ def main() -> None:
     def place(order: dict[str, Any]) -> None:
         orders.put((not order["urgent"], next(places), order))
 
+    def reply(answer: dict[str, Any]) -> None:
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
     receive_in_thread(map(json.loads, sys.stdin), place)
-    replies: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    threading.Thread(target=write_replies, args=(answers, replies), daemon=True).start()
     try:
         generator = TaskGenerator(spec)
     except MarftError as error:
-        replies.put({"refused": str(error)})
-        threading.Event().wait()  # until the other side has read it and leaves
+        reply({"refused": str(error)})
         return
-    replies.put({"ready": True})
+    reply({"ready": True})
     while True:
         order = orders.get()[2]
         try:
             made = generator.make(order["split"], order["index"])
         except MarftError as error:
             made = {"error": str(error)}
-        replies.put({"split": order["split"], "index": order["index"], **made})
-
-
-def write_replies(answers: IO[str], replies: queue.SimpleQueue[dict[str, Any]]) -> None:
-    """Apart from the generator, so that a full pipe does not stop it."""
-    try:
-        while True:
-            answers.write(json.dumps(replies.get()) + "\n")
-            answers.flush()
-    except BrokenPipeError:
-        os._exit(0)
+        reply({"split": order["split"], "index": order["index"], **made})
 
 
 if __name__ == "__main__":
-    main()
+    with suppress(BrokenPipeError):  # whoever asked has gone
+        main()
+    os._exit(0)  # a thread may be waiting for orders

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, Protocol
 
+from marft.config.section import nearest
 from marft.types import MarftError
 
 OURS = ("seed", "size")  # settings of every dataset, which the environment decides
@@ -45,16 +45,15 @@ def make_dataset(name: str, settings: Mapping[str, Any], seed: int) -> Dataset:
     known = task_names()
     if name not in known:
         raise MarftError(
-            f"env.task: reasoning-gym has no task {name!r}; {suggestion(name, known)}docs/reasoning.md lists them"
+            f"env.task: reasoning-gym has no task {name!r}{nearest(name, known)}; docs/reasoning.md lists them"
         )
     from reasoning_gym.factory import DATASETS, create_dataset
 
     allowed = [each.name for each in fields(DATASETS[name][1]) if each.name not in OURS]
     for key in settings:
         if key not in allowed:
-            raise MarftError(
-                f"env.task: {name} has no setting {key!r}; {suggestion(key, allowed)}it has {', '.join(allowed) or 'none'}"
-            )
+            listed = ", ".join(allowed) or "none"
+            raise MarftError(f"env.task: {name} has no setting {key!r}{nearest(key, allowed)}; it has {listed}")
     try:
         made: Dataset = create_dataset(name, seed=seed, size=draws_of(name), **settings)
     except Exception as error:  # what the library's own checks raise: AssertionError, ValueError, TypeError, …
@@ -72,9 +71,3 @@ def scorer(name: str, settings: str) -> Dataset:
 def draws_of(name: str) -> int:
     """How many positions there are to draw from."""
     return FEWER_DRAWS.get(name, DRAWS)
-
-
-def suggestion(name: str, known: list[str]) -> str:
-    """`did you mean …? ` for a name that nobody knows, or nothing."""
-    near = get_close_matches(name.casefold(), known, n=1)
-    return f"did you mean {near[0]!r}? " if near else ""

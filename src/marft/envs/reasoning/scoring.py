@@ -34,7 +34,7 @@ ALSO: Mapping[str, Callable[[str, Any], bool]] = {
 }
 
 
-def score(name: str, settings: str, packed: bytes, answer: str) -> float:
+def answer_score(name: str, settings: str, packed: bytes, answer: str) -> float:
     """What `answer` is worth for the entry that was packed when its task was made."""
     entry = pickle.loads(packed)
     if len(answer) > LENGTH or (name in FORMULAS and not is_safe_expression(answer)):

@@ -51,7 +51,7 @@ class GeneratorClient:
             self._process.end()
             raise MarftError(refused)
 
-    def take(self, split: Split, index: int) -> Task:
+    def task(self, split: Split, index: int) -> Task:
         """The task, from what is ready or as soon as it is made."""
         key = (split, index)
         if key not in self._ready:
@@ -135,7 +135,7 @@ class ReasoningTasks(GeneratedTasks):
 
     def make(self, index: int) -> Task:
         """Waits for the process that makes it."""
-        return self.client.take(self.split, index)
+        return self.client.task(self.split, index)
 
     def prefetch(self, indices: Sequence[int]) -> None:
         """Has these tasks made in the background; they are the same as without."""

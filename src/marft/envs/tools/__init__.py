@@ -58,6 +58,7 @@ class GuardedTool:
         self.tool, self.name, self.help = tool, tool.name, tool.help
 
     def use(self, text: str) -> str:
+        """The tool's result, or what it raised, in at most SHOWN characters."""
         try:
             found = str(self.tool.use(text))
         except Exception as error:  # the user's code: anything may come
