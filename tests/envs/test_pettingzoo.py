@@ -426,6 +426,19 @@ def test_wrong_settings(arguments: dict[str, Any], line: str) -> None:
         PettingZoo(**{"game": TICTACTOE, "agents": ["a", "b"], **arguments})
 
 
+def test_a_game_that_lacks_a_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rlcard", None)
+    for name in [name for name in sys.modules if name.startswith("pettingzoo.classic.")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(MarftError, match=r"env\.game: cannot import .*; pip install 'marft\[games\]'$"):
+        PettingZoo("pettingzoo.classic.leduc_holdem_v4", ["a", "b"]).tasks("train")
+
+
+def test_a_function_of_a_notebook_is_to_be_put_into_a_file() -> None:
+    with pytest.raises(MarftError, match=r"put it into one, say mine\.py in this folder, and give env\.text=mine:f"):
+        PettingZoo(TICTACTOE, ["a", "b"], text="__main__:f").tasks("train")
+
+
 def test_making_one_loads_no_game() -> None:
     import subprocess
 

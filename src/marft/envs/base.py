@@ -13,6 +13,12 @@ Split = Literal["train", "test"]
 State = TypeVar("State")
 
 
+def check_text(key: str, value: object) -> None:
+    """ValueError where a setting is no text: on the command line `env.rules=3` is a number."""
+    if not isinstance(value, str):
+        raise ValueError(f"{key} must be a text, not {value!r}; on the command line: 'env.{key}=\"…\"'")
+
+
 class GeneratedTasks(Sequence[Task]):
     """Tasks that are made when they are asked for, each from its index."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from marft import references
-from marft.envs.base import LastMessage, LastMessageEnv, Split
+from marft.envs.base import LastMessage, LastMessageEnv, Split, check_text
 from marft.envs.data import DataSource, read_split
 from marft.envs.data.columns import answer_column, as_text, gold_of, prompt_column
 from marft.envs.data.reading import SplitRows
@@ -36,10 +36,7 @@ class Math(LastMessageEnv):
     ) -> None:
         self.source = DataSource(data=data, train=train, test=test, held_out=held_out, prompt=prompt, answer=answer)
         self.source.require_kind("math")
-        if not isinstance(instruction, str):
-            raise ValueError(
-                f"instruction must be a text, not {instruction!r}; on the command line: 'env.instruction=\"…\"'"
-            )
+        check_text("instruction", instruction)
         self.instruction = instruction
         self.own_reward = None if reward is None else references.find(reward, "env.reward")
         if self.own_reward is not None and not callable(self.own_reward):
@@ -48,18 +45,18 @@ class Math(LastMessageEnv):
     def tasks(self, split: Split) -> Sequence[Task]:
         """A task for each row that has a prompt and an answer."""
         part = read_split(self.source, split)
-        rows = [numbered.row for numbered in part.rows]
+        rows = list(part.rows.values())
         prompts = prompt_column(rows, self.source.prompt, part.origin.known)
         answers, gold = answer_column(rows, self.source.answer, part.origin.known)
         tasks: list[Task] = []
         without: list[int] = []
-        for numbered in part.rows:
-            prompt, answer = as_text(numbered.row.get(prompts)), gold_of(numbered.row.get(answers), gold)
+        for number, row in part.rows.items():
+            prompt, answer = as_text(row.get(prompts)), gold_of(row.get(answers), gold)
             if not prompt or answer is None:
-                without.append(numbered.number)
+                without.append(number)
                 continue
             shown = f"{prompt}\n{self.instruction}" if self.instruction else prompt
-            tasks.append(Task(id=part.id(numbered.number), prompt=shown, data={"answer": answer}))
+            tasks.append(Task(id=part.id(number), prompt=shown, data={"answer": answer}))
         report_incomplete_rows(part, without, f"{prompts} or {answers} ({gold})")
         return tasks
 

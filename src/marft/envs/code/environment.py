@@ -55,7 +55,7 @@ class Code(LastMessageEnv):
         """A task for each row of the data; MarftError where no sandbox works."""
         require_sandbox()  # before anybody generates anything
         part = read_split(self.source, split)
-        return [read_task(each.row, part.id(each.number), self.most_tests) for each in part.rows]
+        return [read_task(row, part.id(number), self.most_tests) for number, row in part.rows.items()]
 
     def reward(self, state: LastMessage) -> Reward:
         """Runs the tests inside the sandbox."""

@@ -57,14 +57,9 @@ def read_text(path: Path) -> str:
 
 
 def read_lines(path: Path) -> list[Row]:
-    """One JSON object a line."""
-    return parse_lines(path, read_text(path))
-
-
-def parse_lines(path: Path, text: str) -> list[Row]:
-    """The objects of JSON lines; empty lines are skipped."""
+    """One JSON object a line; empty lines are skipped."""
     rows: list[Row] = []
-    for number, line in enumerate(text.split("\n"), start=1):  # not splitlines: a text may hold U+2028
+    for number, line in enumerate(read_text(path).split("\n"), start=1):  # not splitlines: a text may hold U+2028
         if not line.strip():
             continue
         try:
@@ -77,12 +72,11 @@ def parse_lines(path: Path, text: str) -> list[Row]:
 
 def read_json(path: Path) -> list[Row]:
     """A list of objects, `{"data": [objects]}`, an object of columns, or JSON lines under the wrong name."""
-    text = read_text(path)
     try:
-        whole = json.loads(text)
+        whole = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":
-            return parse_lines(path, text)
+            return read_lines(path)
         raise MarftError(f"{path}, line {error.lineno}: not JSON: {error.msg}") from None
     if isinstance(whole, dict) and is_list_of_rows(whole.get("data")):
         whole = whole["data"]

@@ -14,20 +14,12 @@ from marft.types import MarftError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NumberedRow:
-    """A row and where it stands, from 0, in what it was read from: the number stays when other rows are left out."""
-
-    number: int
-    row: Row
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRows:
-    """The rows of a split and the set they are of."""
+    """The rows of a split, each by its number, from 0, in what it was read from; and the set they are of."""
 
     origin: Origin
     split: Split
-    rows: list[NumberedRow]
+    rows: dict[int, Row]
 
     def id(self, number: int) -> str:
         """The task id of row `number`: `gsm8k/train/17`."""
@@ -36,7 +28,7 @@ class SplitRows:
 
 def read_rows(source: DataSource, split: Split) -> list[Row]:
     """The rows of a split, with the publisher's own fields."""
-    return [numbered.row for numbered in read_split(source, split).rows]
+    return list(read_split(source, split).rows.values())
 
 
 def read_split(source: DataSource, split: Split) -> SplitRows:
@@ -61,4 +53,4 @@ def read_split(source: DataSource, split: Split) -> SplitRows:
         numbers = list(range(len(rows)))
     if not numbers:
         raise MarftError(f"{source.data} has no rows for {split}; name a file that has: env.{split}=FILE")
-    return SplitRows(origin=origin, split=split, rows=[NumberedRow(number=n, row=rows[n]) for n in numbers])
+    return SplitRows(origin=origin, split=split, rows={number: rows[number] for number in numbers})

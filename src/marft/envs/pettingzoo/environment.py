@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from marft import references
-from marft.envs.base import Environment, Split
+from marft.envs.base import Environment, Split, check_text
 from marft.envs.pettingzoo.live_game import LiveGames, Move, State
 from marft.envs.pettingzoo.text import legal_actions, legal_actions_text, mask_of, observation_text
 from marft.types import MarftError, Reward, Task, Turn
@@ -34,8 +34,7 @@ class PettingZoo(Environment[State]):
             raise ValueError(f"game must be a module such as pettingzoo.classic.tictactoe_v3, not {game!r}")
         if not isinstance(agents, list | tuple) or not agents or not all(type(name) is str for name in agents):
             raise ValueError(f"agents must list who plays, in the order of the game's players, not {agents!r}")
-        if type(rules) is not str:
-            raise ValueError(f"rules must be a text, not {rules!r}; on the command line: 'env.rules=\"…\"'")
+        check_text("rules", rules)
         if text is not None and (type(text) is not str or ":" not in text):
             raise ValueError(f"text must be package.module:function, not {text!r}")
         if not isinstance(options, Mapping):
@@ -146,10 +145,10 @@ def find_game(game: str) -> Callable[..., Any]:
     try:
         return find_function(game if ":" in game else f"{game}:env", "env.game")
     except MarftError as error:
-        missing = getattr(error.__context__, "name", None)  # a library that one of PettingZoo's own games needs
-        if game.startswith("pettingzoo.") and missing and not f"{game}.".startswith(f"{missing}."):
-            raise MarftError(f"{error}; pip install 'marft[games]'") from None
-        raise
+        reason = error.__context__
+        if not game.startswith("pettingzoo.") or not isinstance(reason, ModuleNotFoundError) or reason.name == game:
+            raise
+        raise MarftError(f"{error}; pip install 'marft[games]'") from None  # a library that PettingZoo's own games need
 
 
 def find_function(name: str, key: str) -> Callable[..., Any]:

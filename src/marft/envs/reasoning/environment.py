@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from marft.envs.base import LastMessage, LastMessageEnv, Split
+from marft.envs.base import LastMessage, LastMessageEnv, Split, check_text
 from marft.envs.reasoning.library import require_library
 from marft.envs.reasoning.spec import TaskSpec, read_tasks
 from marft.envs.reasoning.tasks import GeneratorClient, ReasoningTasks
@@ -35,10 +35,7 @@ class Reasoning(LastMessageEnv):
             raise ValueError(f"held_out must be a share in 0.001…0.999, not {held_out!r}")
         if type(partial) is not bool:
             raise ValueError(f"partial must be true or false, not {partial!r}")
-        if type(instruction) is not str:
-            raise ValueError(
-                f"instruction must be a text, not {instruction!r}; on the command line: 'env.instruction=\"…\"'"
-            )
+        check_text("instruction", instruction)
         tasks = read_tasks(task)
         require_library()
         self.size, self.partial = size, partial

@@ -27,7 +27,7 @@ def main() -> None:
     """Answers whether the spec can be used, and then makes tasks, urgent ones first."""
     answers = os.fdopen(claim_stdout(), "w", encoding="utf-8")
     orders: queue.PriorityQueue[Order] = queue.PriorityQueue()
-    spec = TaskSpec.from_json(sys.stdin.readline())
+    spec = TaskSpec(**json.loads(sys.stdin.readline()))
     places = count()
 
     def place(order: dict[str, Any]) -> None:

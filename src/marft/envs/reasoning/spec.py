@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -16,15 +16,6 @@ class TaskSpec:
     seed: int
     held_out: float
     instruction: str
-
-    def to_json(self) -> str:
-        """One line, for the process that makes tasks."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> TaskSpec:
-        """The spec that `to_json` wrote."""
-        return cls(**json.loads(text))
 
 
 def read_tasks(task: object) -> dict[str, dict[str, Any]]:

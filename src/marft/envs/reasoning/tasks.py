@@ -7,6 +7,7 @@ import weakref
 from base64 import b64decode
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from marft.envs.base import GeneratedTasks, Split
@@ -45,7 +46,7 @@ class GeneratorClient:
         )
         self._answers = self._process.lines()
         weakref.finalize(self, self._process.end)
-        self._tell(self.spec.to_json())
+        self._tell(json.dumps(asdict(self.spec)))
         refused = self._wait("reasoning tasks").get("refused")
         if refused is not None:
             self._process.end()
