@@ -222,7 +222,7 @@ def device_memory(device: torch.device) -> int:
 
 def weight_bytes(team: TeamModel) -> int:
     """Bytes of the base."""
-    return sum({p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in team.model.parameters()}.values())
+    return sum({p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in team.base.parameters()}.values())
 
 
 def adapter_bytes(team: TeamModel, learning: Collection[str]) -> int:
@@ -246,7 +246,7 @@ def cache_bytes(config: Config, parts: Assembly) -> int:
 # --- in words --------------------------------------------------------------------------------------------------------
 def describe_forecast(config: Config, parts: Assembly, found: Forecast) -> Iterator[str]:
     """A short table."""
-    count = sum(p.numel() for team in parts.teams for p in team.model.parameters())
+    count = sum(p.numel() for team in parts.teams for p in team.base.parameters())
     learning = sum(p.numel() for own in parts.learner.adapters().values() for p in own.values())
     rows = {"vllm": "vLLM's part", "local": f"keys and values of at most {config.engine.slots:,} rows"}
     whole = f"of {format_memory(found.device_memory)} on {parts.device}" if found.device_memory else ""

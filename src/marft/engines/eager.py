@@ -15,7 +15,7 @@ from marft.engines.batch_state import BatchState
 from marft.engines.kv_cache import DecodeAttention, KVCache, PrefillAttention
 from marft.models.attention import AttentionFn
 from marft.models.layout import AdapterTokens, Layout, sharing_order
-from marft.models.lora import MaskRouting
+from marft.models.lora import Routing
 from marft.models.team import TeamModel
 
 PREFILL_TOKENS = 8192  # of one pass over prompts, padding included
@@ -119,6 +119,6 @@ def sample_next_tokens(
     team: TeamModel, rows: BatchState, n: int, attend: AttentionFn, stop_tokens: Tensor, *, truncated: bool
 ) -> None:
     """One more token for the first n rows, each through its own adapter."""
-    hidden = team(rows.token[:n, None], rows.length[:n, None], attend, MaskRouting(team.masks[rows.adapter[:n]]))
+    hidden = team(rows.token[:n, None], rows.length[:n, None], attend, Routing(team.masks[rows.adapter[:n]]))
     rows.length[:n] += ~rows.idle[:n]
     rows.sample(team.logits(hidden[:, 0]), slice(n), stop_tokens, truncated=truncated)

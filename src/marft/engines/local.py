@@ -247,7 +247,7 @@ class LocalEngine:
 
 def choose_stepper(team: TeamModel, rows: BatchState, memory: int) -> Stepper:
     """CUDA graphs for families with a decoder in half precision, which flash attention needs; else pass by pass."""
-    if team.decoder is None or team.device.type != "cuda" or team.decoder.dtype == torch.float32:
+    if team.decoder is None or team.device.type != "cuda" or team.dtype == torch.float32:
         return EagerStepper(team, rows)
     from marft.engines.cuda_graphs import CudaGraphStepper
 

@@ -58,7 +58,6 @@ class VllmEngine:
     def __init__(self, team: TeamModel, backend: Backend) -> None:
         self.team, self.backend = team, backend
         self.longest = min(team.longest, backend.longest)
-        self.words = int(team.model.get_input_embeddings().weight.shape[0])
         self.version = self.tokens = 0
         self.closed = False
         self.adapter_versions = AdapterVersions(team)
@@ -87,7 +86,7 @@ class VllmEngine:
             finally:
                 adapter_version.users -= 1
             await self._drop_outdated()
-        check_sampled(said.token_ids, said.logprobs, limit=limit, words=self.words, who="vLLM")
+        check_sampled(said.token_ids, said.logprobs, limit=limit, words=self.team.words, who="vLLM")
         self.tokens += len(said.token_ids)
         return self._completion(request, said, version)
 
