@@ -225,8 +225,7 @@ def test_weights_that_change_under_live_rows_count_at_once(team: TeamModel) -> N
     burst = engine.stepper.step
 
     def step(n: int, stop_tokens: Tensor, *, truncated: bool) -> None:
-        assert own.decoder is not None
-        assert not [pair for layer in own.decoder.layers for product in layer.fused for pair in product.refresh()]
+        assert not [pair for product in own.products for pair in product.refresh()]
         burst(n, stop_tokens, truncated=truncated)
 
     engine.stepper.step = step  # type: ignore[method-assign]
