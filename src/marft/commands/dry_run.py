@@ -4,7 +4,6 @@ printed. No weights are loaded and nothing is written."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from textwrap import indent
 
@@ -15,7 +14,7 @@ from marft.evaluation.benchmarks import read_held_out_tasks
 from marft.evaluation.settings import benchmarks_of
 from marft.files import is_folder
 from marft.game.lockstep import Lockstep
-from marft.game.play import Agent
+from marft.game.play import Agent, TextEngine
 from marft.game.workflows import find_workflow
 from marft.models.loading import pick_device, pick_dtype
 from marft.models.reader import Encode, Reader, read_model
@@ -23,7 +22,16 @@ from marft.rollouts.event_loop import run_async
 from marft.rollouts.runner import EpisodeRunner, Start
 from marft.terminal import say
 from marft.terminal.status import Status
-from marft.training.build import adapter_of, adapter_spec, base_names, describe_limits, make_agent, model_of, open_host
+from marft.training.build import (
+    adapter_of,
+    adapter_spec,
+    base_names,
+    describe_limits,
+    make_agent,
+    make_agent_engine,
+    model_of,
+    open_host,
+)
 from marft.types import Completion, Episode, MarftError, Request, Turn
 
 FIRST: dict[str, Split] = {"first task for training": "train", "first held-out task": "test"}
@@ -91,12 +99,13 @@ def check_adapters(config: Config) -> None:
 
 def make_stand_in(config: Config, name: str, readers: Mapping[str, Reader], lockstep: Lockstep) -> Agent:
     """The agent as in a run, but with an engine that says fixed texts; a script speaks for itself."""
-    told = scripted_decisions(config, name)
-    engines = {model: StandIn(name, reader.encode, told) for model, reader in readers.items()}
-    agent = make_agent(config, name, engines, lockstep)
-    if config.team.agents[name].kind != "remote":
-        return agent
-    return replace(agent, voice=StandIn(name, agent.voice.encode, told))
+    agent, told = config.team.agents[name], scripted_decisions(config, name)
+    engine: TextEngine | None = make_agent_engine(agent)
+    if engine is None:
+        engine = StandIn(name, readers[model_of(config, name)].encode, told)
+    elif agent.kind == "remote":
+        engine = StandIn(name, engine.encode, told)
+    return make_agent(config, name, engine, lockstep)
 
 
 def scripted_decisions(config: Config, name: str) -> Iterator[str]:

@@ -151,7 +151,7 @@ def without_remote(config: Config, agent: Agent) -> Agent:
     """A stand-in for a remote agent, which speaks at once; any other as it is."""
     if config.team.agents[agent.name].kind != "remote":
         return agent
-    return replace(agent, voice=StandIn(agent.name, agent.voice.encode, iter(())))
+    return replace(agent, engine=StandIn(agent.name, agent.engine.encode, iter(())))
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
