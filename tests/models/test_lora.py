@@ -5,7 +5,7 @@ import torch
 from teams import fill_b, peft_of, plain_model, team_of
 from torch import Tensor
 
-from marft.models.attention import PackedAttention
+from marft.models.attention import PackedAttention, attend_on_grid
 from marft.models.loading import load
 from marft.models.lora import LoraStack, Routing
 from marft.models.scoring import Span, hidden_states
@@ -114,7 +114,7 @@ class Causal:
     """Plain causal attention of a batch of equal lengths."""
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        return PackedAttention.on_grid(q, k, v, scale).transpose(1, 2)
+        return attend_on_grid(q, k, v, scale).transpose(1, 2)
 
 
 def test_no_gradient_mode_computes_the_same() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from marft.models.attention import PackedAttention
+from marft.models.attention import attend_on_grid
 from marft.models.layout import Layout
 
 GROW = 64  # the cache grows in steps of this many positions
@@ -85,7 +85,7 @@ class PrefillAttention:
         keys, values = self.cache.layer(layer, k)
         keys[self.slots, :, : self.longest] = k[self.source]
         values[self.slots, :, : self.longest] = v[self.source]
-        out = PackedAttention.on_grid(q, k, v, scale)  # [S, H, L, d]
+        out = attend_on_grid(q, k, v, scale)  # [S, H, L, d]
         return out.transpose(1, 2).flatten(0, 1).index_select(0, self.cells)[None]
 
     def spread(self, x: Tensor) -> Tensor:

@@ -119,7 +119,7 @@ def assemble(
     """`saved` is a checkpoint of the same run, where there is one: agents that brought adapters along have theirs there.
     Tasks of the splits in `reads` are read before any model is, which may be large and far away."""
     if config.engine.name == "vllm":
-        from marft.engines.vllm.factory import check_available
+        from marft.engines.vllm.engine import check_available
 
         check_available(config.engine)
     status = status or Status()
@@ -225,7 +225,7 @@ def make_engine(config: Config, team: TeamModel, lockstep: Lockstep) -> Engine:
             memory = config.engine.share / len(base_names(config))
             return LocalEngine(team, config.engine.slots, lockstep.settled, memory=memory)
         case "vllm":
-            from marft.engines.vllm.factory import make_vllm_engine
+            from marft.engines.vllm.engine import make_vllm_engine
 
             return make_vllm_engine(team, config.engine, lockstep.settled)
         case name:
