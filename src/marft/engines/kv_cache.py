@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,6 +13,31 @@ from marft.models.attention import attend_on_grid
 from marft.models.layout import Layout
 
 GROW = 64  # the cache grows in steps of this many positions
+
+
+class Cache(Protocol):
+    """Keys and values of the engine's rows, which have a slot each; those that are live are dense at the front."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held."""
+        ...
+
+    def room(self, positions: int, live: int) -> int:
+        """How many rows of this length fit, while so many are live."""
+        ...
+
+    def reserve(self, positions: int, live: int) -> None:
+        """Room for rows of this length; the first `live` rows keep what they hold."""
+        ...
+
+    def move(self, to: Sequence[int], origin: Sequence[int]) -> None:
+        """Copy slots `origin` into slots `to`."""
+        ...
+
+    def wipe(self, slots: Sequence[int]) -> None:
+        """No NaN in what these slots hold reaches whoever has them next."""
+        ...
 
 
 class KVCache:
@@ -25,7 +51,16 @@ class KVCache:
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
 
-    def reserve(self, positions: int) -> None:
+    @property
+    def nbytes(self) -> int:
+        """Of all layers' keys and values."""
+        return sum(side.nbytes for side in (*self.keys.values(), *self.values.values()))
+
+    def room(self, positions: int, live: int) -> int:
+        """As many rows as there are slots: the cache grows as it must."""
+        return self.slots
+
+    def reserve(self, positions: int, live: int) -> None:
         """Room for this many positions in every slot; what is there is kept."""
         if positions <= self.positions:
             return
