@@ -61,7 +61,7 @@ class Seat(Member):
         engine = ScriptedEngine(lambda messages: "", ids=False)
         engine.encode = self.encode  # type: ignore[method-assign]
         sampling = Sampling(temperature=self.temperature)
-        return Agent(name=self.agent, prompt="", sees=None, adapter=self.adapter, sampling=sampling, voice=engine)
+        return Agent(name=self.agent, prompt="", sees=None, adapter=self.adapter, sampling=sampling, engine=engine)
 
 
 def make_team(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from marft.models.loading import Loaded, load
-from marft.models.lora import AdapterSpec
+from marft.models.lora import AdapterSpec, LoraStack
 from marft.models.team import TeamModel
 
 
@@ -49,8 +51,32 @@ def peft_of(team: TeamModel, name: str) -> PeftModel:
     model = get_peft_model(load("nano", "cpu", "float32").model, config)
     weights = team.lora.adapter_parameters(name)
     with torch.no_grad():
-        for layer in team.lora.layers:
+        for layer in team.lora.stacks:
             lora = model.base_model.model.get_submodule(layer)
             lora.lora_A["default"].weight.copy_(weights[f"{layer}.a"])
             lora.lora_B["default"].weight.copy_(weights[f"{layer}.b"].T)
     return model.eval()
+
+
+def plain_model(
+    team: TeamModel, model: PreTrainedModel, adapters: Sequence[int | None], lengths: Sequence[int] | None = None
+) -> PreTrainedModel:
+    """A transformers model whose layers add the team's adapters in plain arithmetic: `adapters[j]` to the next `lengths[j]`
+    tokens, or the only one to all."""
+    scalings = [spec.scaling for spec in team.lora.specs.values()]
+
+    def hook(stack: LoraStack) -> Callable[[nn.Module, tuple[Tensor], Tensor], Tensor]:
+        def add(layer: nn.Module, given: tuple[Tensor], y: Tensor) -> Tensor:
+            x, out = given[0].flatten(0, -2), y.flatten(0, -2)
+            sizes = list(lengths or [len(x)])
+            parts = [
+                piece if i is None else piece + (rows @ stack.a[i].T) @ stack.b[i] * scalings[i]
+                for i, rows, piece in zip(adapters, x.split(sizes), out.split(sizes), strict=True)
+            ]
+            return torch.cat(parts).view_as(y)
+
+        return add
+
+    for name, stack in team.lora.stacks.items():
+        model.get_submodule(name).register_forward_hook(hook(stack))
+    return model

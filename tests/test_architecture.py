@@ -96,7 +96,7 @@ ROOMS: Mapping[str, Room] = {
         marft=frozenset({"types", "config", "engines", "models"}), libraries=frozenset({"httpx2"})
     ),
     "engines.openai": Room(marft=frozenset({"types"}), libraries=frozenset({"httpx2"})),
-    "engines.connections": Room(libraries=frozenset({"httpx2"})),
+    "engines.connections": Room(marft=frozenset({"types"}), libraries=frozenset({"httpx2"})),
     "engines.scripted": Room(marft=frozenset({"types", "references", "quoting"})),
     "algorithms": Room(
         marft=frozenset({"types", "config"}),  # an algorithm is its own settings

@@ -75,7 +75,7 @@ def stir(theirs: Any) -> None:
 
 
 def copy_weights(theirs: Any, ours: TeamModel) -> None:
-    assert theirs.layers.keys() == ours.lora.layers.keys()
+    assert theirs.layers.keys() == ours.lora.stacks.keys()
     with torch.no_grad():
         for name, layer in theirs.layers.items():
             for adapter in ADAPTERS:

@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 import marft
 from marft.envs.base import Split
 from marft.game.play import Game
-from marft.models.transformers_logging import silence_transformers
+from marft.models.loading import silence_transformers
 
 MARKS = ("<end>", "<system>", "<user>", "<assistant>")
 WORDS = ("stay", "switch", "yes", "no", "left", "right")

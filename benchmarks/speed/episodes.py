@@ -89,8 +89,8 @@ def write_model(folder: Path, size: str) -> None:
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+    from marft.models.loading import silence_transformers
     from marft.models.registry import NANO
-    from marft.models.transformers_logging import silence_transformers
 
     hidden, layers, heads, groups, ffn = SIZES[size]
     with silence_transformers():

@@ -46,7 +46,7 @@ def local() -> Iterator[Case]:
         engine=engine,
         longest=team.longest,
         team=team,
-        is_free=lambda: not (engine.stepper.held or engine.live or engine.waiting),
+        is_free=lambda: not (engine.stepper.cache.nbytes or engine.live or engine.waiting),
     )
 
 

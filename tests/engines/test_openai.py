@@ -139,7 +139,7 @@ def test_what_may_pass_is_tried_again(name: str) -> None:
     ("name", "reason"),
     [
         ("503", "HTTP 503: busy"), ("hangs up", "RemoteProtocolError: "), ("breaks off", "RemoteProtocolError: "),
-        ("babbles", "RemoteProtocolError: "), ("hangs", "no answer within 0.1 s"), ("drips", "no answer within 0.1 s"),
+        ("babbles", "RemoteProtocolError: "), ("hangs", "no whole answer within 0.1 s"), ("drips", "no whole answer within 0.1 s"),
     ],
 )  # fmt: skip
 def test_what_does_not_pass_is_given_up(name: str, reason: str) -> None:

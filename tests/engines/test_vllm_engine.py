@@ -20,8 +20,7 @@ from vllm_fake import Backend, short
 
 from marft.config.schema import EngineConfig
 from marft.engines.vllm.adapter_versions import AdapterVersion, make_folder, process_space
-from marft.engines.vllm.engine import SampledTokens, VllmEngine
-from marft.engines.vllm.factory import check_available
+from marft.engines.vllm.engine import SampledTokens, VllmEngine, check_available
 from marft.engines.vllm.process import RANKS, padded_rank, start_engine
 from marft.models.peft_format import CONFIG, WEIGHTS, to_peft
 from marft.types import Completion, MarftError, PromptTooLong, Request, Sampling, SpeechError
@@ -276,7 +275,7 @@ def test_a_prompt_that_is_too_long_is_refused() -> None:
 
 # --- what must be there -----------------------------------------------------------------------------------------------
 def test_a_missing_package_is_one_line_that_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("marft.engines.vllm.factory.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("marft.engines.vllm.engine.importlib.util.find_spec", lambda name: None)
     with pytest.raises(MarftError, match=r"pip install 'marft\[vllm\]'"):
         check_available(EngineConfig(name="vllm"))
 
@@ -285,7 +284,7 @@ def test_it_is_missed_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch)
     from marft.config import load_config
     from marft.training import build as compose
 
-    monkeypatch.setattr("marft.engines.vllm.factory.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("marft.engines.vllm.engine.importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr(compose, "load", lambda *_: pytest.fail("the model was loaded"))
     monkeypatch.setattr(compose, "open_env", lambda *_, **__: pytest.fail("the environment was opened"))
     with pytest.raises(MarftError, match="vllm is not installed"):

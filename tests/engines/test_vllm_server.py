@@ -14,8 +14,7 @@ from teams import team_of
 from vllm_fake import Fake, faking
 
 from marft.config.schema import EngineConfig
-from marft.engines.vllm.engine import VllmEngine
-from marft.engines.vllm.factory import check_available, make_vllm_engine
+from marft.engines.vllm.engine import VllmEngine, check_available, make_vllm_engine
 from marft.types import Completion, MarftError, Request, Sampling, SpeechError
 
 TEAM = team_of({"solver": 4})

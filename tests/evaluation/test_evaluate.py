@@ -121,7 +121,7 @@ def test_what_others_see_of_a_silent_agent() -> None:
         return "hello"
 
     team = {
-        name: Agent(name=name, prompt="", sees=None, adapter=name, sampling=Sampling(max_tokens=9), voice=ScriptedEngine(speak))
+        name: Agent(name=name, prompt="", sees=None, adapter=name, sampling=Sampling(max_tokens=9), engine=ScriptedEngine(speak))
         for name in ("ann", "bob")
     }  # fmt: skip
     runner = EpisodeRunner(
@@ -290,7 +290,7 @@ class Answers(toys.Echo):
 def test_the_last_message_that_the_environment_heard_is_asked_for_its_answer() -> None:
     said = iter(["first", "aside", "x", "raise", "x", "list", "x", "none"])
     voice = ScriptedEngine(lambda request: next(said))
-    agent = Agent(name="a", prompt="", sees=None, adapter=None, sampling=Sampling(max_tokens=99), voice=voice)
+    agent = Agent(name="a", prompt="", sees=None, adapter=None, sampling=Sampling(max_tokens=99), engine=voice)
 
     async def twice(game: Any) -> None:
         await game.act("a")

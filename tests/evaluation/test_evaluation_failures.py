@@ -197,7 +197,7 @@ def spoken(runner: EpisodeRunner, speak: Callable[[Request], str], asked: list[R
         return speak(request)
 
     voice = ScriptedEngine(answer, ids=False)
-    return replace(runner, team={name: replace(agent, voice=voice) for name, agent in runner.team.items()})
+    return replace(runner, team={name: replace(agent, engine=voice) for name, agent in runner.team.items()})
 
 
 TWENTY = [Task(id=str(i), prompt=f"task {i}") for i in range(20)]

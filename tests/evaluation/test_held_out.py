@@ -31,7 +31,7 @@ def runner(asked: list[Request], env: Any = None) -> EpisodeRunner:
         asked.append(request)
         return f"{len(request.messages[-1].content)}"
 
-    agent = Agent(name="a", prompt="", sees=None, adapter="a", sampling=OWN, voice=ScriptedEngine(speak))
+    agent = Agent(name="a", prompt="", sees=None, adapter="a", sampling=OWN, engine=ScriptedEngine(speak))
     return EpisodeRunner(team={"a": agent}, host=InProcess(env or toys.Echo()), workflow=find_workflow("sequential"))
 
 

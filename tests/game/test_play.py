@@ -213,7 +213,7 @@ def test_nth_counts_each_agents_own_turns() -> None:
 def test_each_agent_speaks_with_its_own_voice() -> None:
     one, other = Voice(lambda request: "one"), Voice(lambda request: "other")
     agents = team("a", "b", voice=one)
-    agents["b"] = replace(agents["b"], voice=other)
+    agents["b"] = replace(agents["b"], engine=other)
     assert [turn.text for turn in run(agents).turns] == ["one", "other"]
     assert (len(one.requests), len(other.requests)) == (1, 1)
 

@@ -63,7 +63,7 @@ def team(*names: str, voice: TextEngine | None = None, **sees: tuple[str, ...]) 
     return {
         name: Agent(
             name=name, prompt=f"You are {name.upper()}.", sees=sees.get(name), adapter=name,
-            sampling=Sampling(max_tokens=99), voice=speaks,
+            sampling=Sampling(max_tokens=99), engine=speaks,
         )
         for name in names
     }  # fmt: skip

@@ -141,7 +141,7 @@ def config_of(match: Match, credit: Mapping[str, Any], algorithm: Mapping[str, A
 def seat(config: Config, match: Match, luck: Mapping[int, float]) -> EpisodeRunner:
     voice = Dice(match.policy(), match.base, luck)
     team = {
-        name: Agent(name=name, prompt=name, sees=agent.sees, adapter=name, sampling=agent.sampling, voice=voice)
+        name: Agent(name=name, prompt=name, sees=agent.sees, adapter=name, sampling=agent.sampling, engine=voice)
         for name, agent in config.team.agents.items()
     }
     return EpisodeRunner(team=team, host=InProcess(match.env), workflow=find_workflow("sequential"))

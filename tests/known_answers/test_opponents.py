@@ -83,7 +83,7 @@ class Reads:
 def episode_of(words: Play, sample: int) -> Episode:
     env = Duel()
     team = {
-        name: Agent(name=name, prompt=name, sees=None, adapter=name, sampling=Sampling(), voice=Reads(words))
+        name: Agent(name=name, prompt=name, sees=None, adapter=name, sampling=Sampling(), engine=Reads(words))
         for name in ("ann", "bob")
     }
     return asyncio.run(

@@ -18,8 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from marft.commands.train import start_run
 from marft.config import parse
-from marft.models.loading import Loaded, load
-from marft.models.transformers_logging import silence_transformers
+from marft.models.loading import Loaded, load, silence_transformers
 
 MARKS = ("<end>", "<system>", "<user>", "<assistant>")
 # also what an orchestrator says, in one token

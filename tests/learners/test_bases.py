@@ -75,12 +75,12 @@ def test_one_update_trains_both_and_touches_nothing_else(algorithm: Algorithm) -
     learner = make_learner(members, algorithm)
     lesson = lesson_of(learner, make_batch(members, play(members)))
     before = {name: snapshot(team, name) for team in both for name in team.adapters}
-    weights = [[p.detach().clone() for p in team.model.parameters() if not p.requires_grad] for team in both]
+    weights = [[p.detach().clone() for p in team.base.parameters() if not p.requires_grad] for team in both]
     found = update(learner, lesson)
     moved = [name for team in both for name in team.adapters if changed(team, name, before[name])]
     assert moved == (["planner", "critic", "solver", "critic-1"] if algorithm.values_at else ["planner", "solver"])
     for team, known in zip(both, weights, strict=True):
-        now = [p for p in team.model.parameters() if not p.requires_grad]
+        now = [p for p in team.base.parameters() if not p.requires_grad]
         assert all(torch.equal(a, b) for a, b in zip(known, now, strict=True))
     for name in ("planner", "solver"):
         assert found.statistics[name]["kl"] == pytest.approx(0, abs=1e-7)  # each scored by its own base

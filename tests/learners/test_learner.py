@@ -374,7 +374,7 @@ def test_defect_09_an_agent_keeps_its_moments_while_others_train() -> None:
 
 def test_defect_10_what_trains_is_float32_on_a_bfloat16_base() -> None:
     team = make_team(dtype="bfloat16")
-    assert {p.dtype for p in team.backbone.parameters() if not p.requires_grad} == {torch.bfloat16}
+    assert {p.dtype for p in team.base.parameters() if not p.requires_grad} == {torch.bfloat16}
     before = {name: snapshot(team, name) for name in (*DUO, "critic")}
     members = seat(team)
     learner = make_learner(members, lr=dict.fromkeys((*DUO, "critic"), 1e-6), weight_decay=0.0)

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import torch
 from families import FAMILIES, GROUPED, tiny
-from teams import fill_b
+from teams import fill_b, plain_model
 from torch import Tensor
-from transformers import LlamaConfig, PreTrainedConfig
+from transformers import LlamaConfig, PreTrainedConfig, PreTrainedModel
 
 from marft.models import decoder
-from marft.models.attention import PackedAttention
+from marft.models.attention import NAME, PackedAttention
 from marft.models.decoder import has_decoder
 from marft.models.elementwise import add_norm
 from marft.models.lora import AdapterSpec, Routing
-from marft.models.team import TeamModel, segment_routing
+from marft.models.team import TeamModel
 from marft.types import MarftError
 
 NAMES = ("planner", "solver", "critic")
@@ -44,14 +44,20 @@ def team_on(config: PreTrainedConfig, targets: list[str] | str = "all-linear") -
     return team
 
 
-def run(team: TeamModel, routing: Routing | None) -> tuple[Tensor, dict[str, Tensor | None]]:
-    """Hidden states of packed sequences, and every adapter's gradients of a sum of them."""
+def run(
+    team: TeamModel, routing: Routing | None, model: PreTrainedModel | None = None
+) -> tuple[Tensor, dict[str, Tensor | None]]:
+    """Hidden states of packed sequences, and every adapter's gradients of a sum of them; by `model`, where it is given."""
     attend = PackedAttention(LENGTHS, team.device)
     ids = torch.randint(3, 448, (1, sum(LENGTHS)), generator=torch.Generator().manual_seed(0))
     parameters = {f"{name} {key}": p for name in NAMES for key, p in team.lora.adapter_parameters(name).items()}
     for parameter in parameters.values():
         parameter.grad = None
-    hidden = team(ids, attend.position_ids, attend, routing)
+    if model is None:
+        hidden = team(ids, attend.position_ids, attend, routing)
+    else:
+        model.set_attn_implementation(NAME)
+        hidden = model.base_model(input_ids=ids, position_ids=attend.position_ids, attend=attend).last_hidden_state
     if hidden.requires_grad:
         (hidden * torch.linspace(-1, 1, hidden.numel()).view_as(hidden)).sum().backward()
     return hidden.detach(), {name: p.grad for name, p in parameters.items()}
@@ -68,9 +74,8 @@ def test_equals_the_transformers_model(family: str, targets: list[str] | str) ->
     hidden, found = run(team, team.routing(ADAPTERS, LENGTHS))
     base = run(team, None)[0]
     assert team.decoder is not None
-    team.base = team.model
-    expected, gradients = run(team, segment_routing(ADAPTERS, LENGTHS))
-    close(base, run(team, None)[0])
+    expected, gradients = run(team, None, plain_model(team, tiny(KNOWN[family]).model, ADAPTERS, LENGTHS))
+    close(base, run(team, None, tiny(KNOWN[family]).model)[0])
     assert (base - expected).abs().max() > 0.01
     close(hidden, expected)
     for name, gradient in gradients.items():
@@ -88,19 +93,19 @@ def test_without_gradient_it_computes_the_same() -> None:
         close(run(team, team.routing(ADAPTERS, LENGTHS))[0], expected)
 
 
-def test_weights_are_shared_with_the_model_and_not_copied() -> None:
-    team = team_on(KNOWN["llama"])
+def test_the_weights_are_taken_from_the_model_and_not_copied() -> None:
+    config, loaded = KNOWN["llama"], tiny(KNOWN["llama"])
+    team = TeamModel(loaded, agents=[], critics=[], targets="all-linear", seed=0)
+    own = dict(tiny(config).model.named_parameters())
     assert team.decoder is not None
     for number, layer in enumerate(team.decoder.layers):
         for names, product in (
             (("q", "k", "v"), layer.qkv), (("o",), layer.o), (("gate", "up"), layer.gate_up), (("down",), layer.down),
         ):  # fmt: skip
             block = "self_attn" if names[0] in "qkvo" else "mlp"
-            where = product.weight.data_ptr()
-            for name in names:
-                weight = team.model.get_submodule(f"model.layers.{number}.{block}.{name}_proj").base.weight
-                assert weight.data_ptr() == where
-                where += weight.numel() * weight.element_size()
+            places = [f"model.layers.{number}.{block}.{name}_proj.weight" for name in names]
+            assert torch.equal(product.weight, torch.cat([own[place] for place in places]))
+            assert not dict(loaded.model.named_parameters()).keys() & set(places)
 
 
 def test_a_changed_parameter_counts_in_the_next_pass() -> None:
@@ -113,8 +118,7 @@ def test_a_changed_parameter_counts_in_the_next_pass() -> None:
     own = slice(0, LENGTHS[0])
     assert (after[:, own] - before[:, own]).abs().max() > 0.01
     assert torch.equal(after[:, LENGTHS[0] :], before[:, LENGTHS[0] :])
-    team.base = team.model
-    close(after, run(team, segment_routing(ADAPTERS, LENGTHS))[0])
+    close(after, run(team, None, plain_model(team, tiny(KNOWN["llama"]).model, ADAPTERS, LENGTHS))[0])
 
 
 def test_half_precision_keeps_the_stream_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,8 +188,24 @@ def test_other_families_say_once_that_they_are_slower(family: str, capsys: pytes
     team = team_on(FAMILIES[family])
     assert team.decoder is None
     for _ in range(2):
-        run(team, segment_routing(ADAPTERS, LENGTHS))
+        run(team, team.routing(ADAPTERS, LENGTHS))
     assert capsys.readouterr().err.count("is no Llama, Qwen2 or Qwen3 as our decoder knows them") == 1
+
+
+@pytest.mark.parametrize("targets", ["all-linear", "some"])
+@pytest.mark.parametrize("family", ["gemma2", "gpt-neox", "phi", "granite", "cohere"])
+def test_other_families_compute_what_plain_arithmetic_does(family: str, targets: str) -> None:
+    some = ["query_key_value"] if family == "gpt-neox" else ["q_proj", "v_proj"]
+    team = team_on(FAMILIES[family], targets if targets == "all-linear" else some)
+    hidden, found = run(team, team.routing(ADAPTERS, LENGTHS))
+    expected, gradients = run(team, None, plain_model(team, tiny(FAMILIES[family]).model, ADAPTERS, LENGTHS))
+    close(hidden, expected)
+    assert {name for name, own in found.items() if own is None} == {n for n in found if n.startswith("solver")}
+    for name, gradient in gradients.items():
+        own = found[name]
+        assert (own is None) == (gradient is None), name
+        if own is not None and gradient is not None:
+            close(own, gradient)
 
 
 def test_angles_that_depend_on_the_length_are_left_to_transformers() -> None:

@@ -12,7 +12,7 @@ from torch.nn.functional import rms_norm
 from transformers import Qwen2Config
 
 from marft.models import elementwise, fused_linear, kernels
-from marft.models.lora import AdapterSpec, MaskRouting
+from marft.models.lora import AdapterSpec, Routing
 from marft.models.team import TeamModel
 
 
@@ -97,7 +97,7 @@ def test_an_mlp_in_a_step_is_the_same(targets: list[str] | str, monkeypatch: pyt
     fill_b(team, 0.1)
     team.refresh()
     assert team.decoder is not None
-    layer, mask = team.decoder.layers[1], MaskRouting(team.lora.masks(team.device)[[0, 2, 1, 1, 0]])
+    layer, mask = team.decoder.layers[1], Routing(team.lora.masks(team.device)[[0, 2, 1, 1, 0]])
     x = numbers(5, 160)
     with torch.no_grad():
         both, _ = layer.gate_up.routed(x, mask)
@@ -115,8 +115,8 @@ def test_products_know_which_ranks_reach_which_outputs(targets: list[str] | str)
     fill_b(team, 0.1)
     team.refresh()
     assert team.decoder is not None
-    mask = MaskRouting(team.lora.masks(team.device)[[0, 2, 1, 1, 0]])
-    for product in team.decoder.layers[1].fused:
+    mask = Routing(team.lora.masks(team.device)[[0, 2, 1, 1, 0]])
+    for product in team.products[4:8]:
         x = numbers(5, product.weight.shape[1]).cpu()
         expected, _ = product.routed(x, mask)
         wide = torch.nn.functional.linear(x, product.joined, product.bias).to(DEVICE)

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from teams import fill_b, peft_of, team_of
+from teams import fill_b, peft_of, plain_model, team_of
 from torch import Tensor
 
-from marft.models.attention import PackedAttention
+from marft.models.attention import PackedAttention, attend_on_grid
 from marft.models.loading import load
-from marft.models.lora import MaskRouting, TeamLinear
+from marft.models.lora import LoraStack, Routing
 from marft.models.scoring import Span, hidden_states
-from marft.models.team import TeamModel, segment_routing
+from marft.models.team import TeamModel
 from marft.types import MarftError
 
 IDS = {"planner": (1, 40, 41, 42, 43, 44), "solver": (1, 90, 91, 92, 93, 94), "critic": (1, 300, 301, 302, 303, 304)}
@@ -43,7 +43,7 @@ def test_equals_peft_forward_and_gradient(name: str) -> None:
     (theirs.softmax(-1) * target).mean().backward()
     grads = gradients(team, name)
     assert len(grads) == 2 * 7 * 4
-    for layer in team.lora.layers:
+    for layer in team.lora.stacks:
         lora = peft.base_model.model.get_submodule(layer)
         for side, transpose in (("lora_A", False), ("lora_B", True)):
             theirs_grad = getattr(lora, side)["default"].weight.grad
@@ -91,34 +91,30 @@ def test_agents_without_rows_get_no_gradient() -> None:
     for name in ("planner", "critic"):
         assert all(grad is None or not grad.any() for grad in gradients(team, name).values())
     assert all(grad is not None and grad.any() for grad in gradients(team, "solver").values())
-    assert all(p.grad is None for n, p in team.model.named_parameters() if "stack" not in n)
+    assert all(p.grad is None for p in team.base.parameters())
 
 
-def test_mask_equals_segments() -> None:
-    """Of one another, as other families' generation and training have them; and of what the decoder computes."""
+def test_rows_of_a_step_equal_packed_sequences_and_plain_arithmetic() -> None:
     team = team_of(RANKS)
     rows: list[int | None] = [1, None, 0, 2, 1]
     ids = torch.arange(5 * 6).view(5, 6) + 50
     masks = team.lora.masks(team.device)
-    routing = MaskRouting(masks[[len(masks) - 1 if i is None else i for i in rows]].repeat_interleave(6, 0))
-    per_row = [PackedAttention([6], team.device) for _ in rows]
+    routing = Routing(masks[[len(masks) - 1 if i is None else i for i in rows]].repeat_interleave(6, 0))
+    attend = PackedAttention([6] * 5, team.device)
+    plain = plain_model(team, load("nano", "cpu", "float32").model, rows, [6] * 5)
     with torch.no_grad():
-        fused = team(ids, torch.arange(6).expand(5, 6), Causal(), routing)
-        team.base = team.model
-        segmented = [
-            team(ids[r : r + 1], attend.position_ids, attend, segment_routing([i], [6]))
-            for r, (i, attend) in enumerate(zip(rows, per_row, strict=True))
-        ]
         masked = team(ids, torch.arange(6).expand(5, 6), Causal(), routing)
-    close(masked, torch.cat(segmented))
-    close(fused, torch.cat(segmented))
+        packed = team(ids.view(1, -1), attend.position_ids, attend, team.routing(rows, [6] * 5)).view_as(masked)
+        expected = plain.base_model(input_ids=ids).last_hidden_state
+    close(masked, expected)
+    close(packed, expected)
 
 
 class Causal:
     """Plain causal attention of a batch of equal lengths."""
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        return PackedAttention.on_grid(q, k, v, scale).transpose(1, 2)
+        return attend_on_grid(q, k, v, scale).transpose(1, 2)
 
 
 def test_no_gradient_mode_computes_the_same() -> None:
@@ -148,10 +144,10 @@ def test_base_alone_is_exact(routing: str) -> None:
 
 def test_parameters_are_views_that_mask_routing_sees_at_once() -> None:
     team = team_of(RANKS)
-    layer: TeamLinear = next(iter(team.lora.layers.values()))
-    before_a, before_b = layer.stack.all_a.clone(), layer.stack.all_b.clone()
-    where = layer.stack.all_a.data_ptr()
-    routing = MaskRouting(team.lora.masks(team.device)[[1]])
+    stack: LoraStack = next(iter(team.lora.stacks.values()))
+    before_a, before_b = stack.all_a.clone(), stack.all_b.clone()
+    where = stack.all_a.data_ptr()
+    routing = Routing(team.lora.masks(team.device)[[1]])
     ids = torch.tensor([[60]])
 
     def solver() -> Tensor:
@@ -162,10 +158,10 @@ def test_parameters_are_views_that_mask_routing_sees_at_once() -> None:
     optimizer = torch.optim.AdamW(team.trainable_parameters("solver").values(), lr=0.01)
     logits_of(team, "solver", ids=(IDS["solver"],)).logsumexp(-1).sum().backward()
     optimizer.step()
-    assert layer.stack.all_a.data_ptr() == where
+    assert stack.all_a.data_ptr() == where
     assert all(p.data_ptr() != 0 and p.is_leaf for p in team.trainable_parameters("solver").values())
     solver_rows, others = slice(4, 11), [*range(4), 11, 12]
-    for now, then in ((layer.stack.all_a, before_a), (layer.stack.all_b, before_b)):
+    for now, then in ((stack.all_a, before_a), (stack.all_b, before_b)):
         assert (now[solver_rows] != then[solver_rows]).any(dim=1).all()
         assert torch.equal(now[others], then[others])
     after = solver()
@@ -185,7 +181,7 @@ def test_a_stack_keeps_each_rank_and_scaling() -> None:
 def test_adapters_stay_fp32_on_a_bfloat16_base() -> None:
     """Steps far below bfloat16's resolution must not be lost."""
     team = team_of(RANKS, loaded=load("nano", "cpu", "bfloat16"))
-    assert {p.dtype for p in team.model.parameters() if not p.requires_grad} == {torch.bfloat16}
+    assert {p.dtype for p in team.base.parameters()} == {torch.bfloat16}
     parameters = team.trainable_parameters("solver")
     assert {p.dtype for p in parameters.values()} == {torch.float32}
     before = {key: p.detach().clone() for key, p in parameters.items()}
@@ -202,14 +198,14 @@ def test_adapters_stay_fp32_on_a_bfloat16_base() -> None:
 
 def test_targets_choose_layers_by_their_last_name() -> None:
     team = team_of(RANKS, targets=["q_proj", "down_proj"])
-    assert {name.rpartition(".")[2] for name in team.lora.layers} == {"q_proj", "down_proj"}
-    assert len(team.lora.layers) == 8
+    assert {name.rpartition(".")[2] for name in team.lora.stacks} == {"q_proj", "down_proj"}
+    assert len(team.lora.stacks) == 8
 
 
 def test_all_linear_leaves_the_head_alone() -> None:
     team = team_of(RANKS)
-    assert "lm_head" not in team.lora.layers
-    assert len(team.lora.layers) == 28
+    assert "lm_head" not in team.lora.stacks
+    assert len(team.lora.stacks) == 28
 
 
 def test_an_unknown_target_names_the_known_ones() -> None:

@@ -61,7 +61,7 @@ def test_shared_beginnings_change_no_state_and_no_gradient() -> None:
     shared, gradients = score(team, SPANS, worth=0.25)
     close(shared, plain)
     assert gradients.keys() == plain_gradients.keys()
-    assert len(gradients) == 4 * len(team.lora.layers)
+    assert len(gradients) == 4 * len(team.lora.stacks)
     for key, grad in gradients.items():
         assert grad.abs().max() > 0
         close(grad, plain_gradients[key])

@@ -53,7 +53,7 @@ def test_the_same_gradients_with_fewer_activations(family: str) -> None:
     (kept, kept_gradients, most), (recomputed, gradients, least) = found
     torch.testing.assert_close(recomputed, kept, atol=0, rtol=0)
     assert gradients.keys() == kept_gradients.keys()
-    assert len(gradients) == 4 * len(team.lora.layers)
+    assert len(gradients) == 4 * len(team.lora.stacks)
     for key, grad in gradients.items():
         torch.testing.assert_close(grad, kept_gradients[key], atol=0, rtol=0)
     assert least < most / 2
@@ -70,6 +70,6 @@ def test_passes_without_gradient_are_as_they_were() -> None:
 def test_a_model_without_such_layers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: Loaded = tiny(FAMILIES["phi"])
     team: Any = team_of({"a": 4}, loaded=loaded)
-    monkeypatch.setattr(team.model, "modules", lambda: iter([torch.nn.Linear(2, 2)]))
+    monkeypatch.setattr(team.base, "modules", lambda: iter([torch.nn.Linear(2, 2)]))
     with pytest.raises(MarftError, match=r"train\.recompute: model 'tiny' has no layers"):
         recompute_layers(team)

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 from families import FAMILIES, GROUPED, tiny
-from teams import team_of
+from teams import plain_model, team_of
 from torch import Tensor
 from transformers import (
     BloomConfig,
@@ -20,6 +20,7 @@ from transformers import (
 from marft.models import logprobs as logprobs_room
 from marft.models import scoring
 from marft.models.layout import Layout
+from marft.models.loading import load
 from marft.models.scoring import Span, action_span, hidden_states, logprobs, passes
 from marft.models.team import TeamModel
 from marft.types import MarftError
@@ -55,29 +56,15 @@ def padded(team: TeamModel, which: list[int]) -> Tensor:
     ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
     mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
     adapter = ADAPTERS[which[0]]
-    routing = None if adapter is None else Everywhere(team, adapter)
-    team.model.set_attn_implementation("eager")
-    try:
-        with team.lora.route(routing):
-            full = team.model(input_ids=ids, attention_mask=mask, use_cache=False).logits.float().log_softmax(-1)
-    finally:
-        team.model.set_attn_implementation("marft")
+    model = load("nano", "cpu", "float32").model
+    model.set_attn_implementation("eager")
+    plain_model(team, model, [None if adapter is None else team.lora.index[adapter]])
+    full = model(input_ids=ids, attention_mask=mask, use_cache=False).logits.float().log_softmax(-1)
     found = []
     for row, i in enumerate(which):
         start = len(PROMPTS[i])
         found += [full[row, start + t - 1, token] for t, token in enumerate(ACTIONS[i])]
     return torch.stack(found)
-
-
-class Everywhere:
-    """One adapter for every row of a pass, whatever its shape; plain arithmetic."""
-
-    def __init__(self, team: TeamModel, name: str) -> None:
-        self.i = team.lora.index[name]
-
-    def add(self, y: Tensor, x: Tensor, stack: object) -> Tensor:
-        a, b, scaling = (getattr(stack, side)[self.i] for side in ("a", "b", "scalings"))
-        return y + (x @ a.T) @ b * scaling
 
 
 def close(one: Tensor, other: Tensor) -> None:

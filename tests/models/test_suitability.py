@@ -25,8 +25,7 @@ from transformers import (
 )
 
 from marft.cli import main
-from marft.models.loading import load
-from marft.models.reader import read_model
+from marft.models.loading import load, read_tokenizer
 from marft.models.registry import NANO
 from marft.models.team import TeamModel
 from marft.types import MarftError
@@ -86,7 +85,7 @@ def test_a_quantised_base_is_refused_before_its_weights_are_read(
     assert line.startswith(f"model {folder} is quantised ({method})")
     assert "give the unquantised checkpoint, or dequantise it first" in line
     with pytest.raises(MarftError, match="is quantised"):  # as does a run that loads no weights
-        read_model(str(folder))
+        read_tokenizer(str(folder))
 
 
 def test_quantisation_inside_a_multimodal_config_is_found(folder: Path) -> None:

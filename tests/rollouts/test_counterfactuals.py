@@ -87,7 +87,7 @@ def runner_of(
             sees=None,
             adapter=name if name in learn else None,
             sampling=Sampling(max_tokens=99),
-            voice=voice,
+            engine=voice,
         )
         for name in names
     }

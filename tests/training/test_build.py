@@ -16,14 +16,16 @@ from marft.config import load_config
 from marft.engines.local import LocalEngine
 from marft.engines.openai import OpenAIEngine
 from marft.engines.scripted import ScriptedEngine
+from marft.engines.vllm.engine import VllmEngine
 from marft.evaluation.held_out import evaluate_held_out
 from marft.evaluation.settings import EvalSettings
 from marft.game.lockstep import Lockstep
 from marft.models.peft_format import save_adapter
 from marft.models.team import TeamModel
 from marft.rollouts.runner import Start
+from marft.training import build
 from marft.training.build import Assembly, learner_settings
-from marft.types import MarftError, Message, Task
+from marft.types import MarftError, Message, Request, Sampling, Task
 
 REMOTE = {"prompt": "Be remote.", "remote": {"url": "http://127.0.0.1:9/v1", "model": "far"}}
 SCRIPTED = {"script": "test_build:shout"}
@@ -70,7 +72,7 @@ def test_by_default_every_agent_has_an_adapter_of_its_own() -> None:
     ]
     for name, agent in parts.runner.team.items():
         assert (agent.name, agent.adapter, agent.prompt, agent.sees) == (name, name, name, None)
-        assert agent.voice is base.engine
+        assert agent.engine is base.engine
     assert not same(base.team, "ann", base.team, "bob")  # they start apart
 
 
@@ -93,7 +95,7 @@ def test_a_frozen_agent_without_a_folder_is_the_base_alone() -> None:
     parts = seated(team={"agents": {"bob": {"trainable": False}}}, algorithm="marft-token")
     assert list(adapters(parts).values()) == [{"ann": 2, "critic": 2}]
     assert parts.runner.team["bob"].adapter is None
-    assert parts.runner.team["bob"].voice is parts.runner.team["ann"].voice
+    assert parts.runner.team["bob"].engine is parts.runner.team["ann"].engine
     assert [member.agent for member in parts.learner.members] == ["ann"]
 
 
@@ -113,7 +115,7 @@ def test_a_frozen_agent_from_a_folder_has_the_rank_it_was_saved_with(tmp_path: P
 def test_a_scripted_agent_is_plain_code() -> None:
     parts = seated(team={"agents": {"cat": SCRIPTED}})
     cat = parts.runner.team["cat"]
-    assert isinstance(cat.voice, ScriptedEngine)
+    assert isinstance(cat.engine, ScriptedEngine)
     assert cat.adapter is None
     task = Task(id="t", prompt="hm")
     [episode] = asyncio.run(parts.runner.episodes([Start(task=task, sample=0)], "seed"))
@@ -124,10 +126,72 @@ def test_a_scripted_agent_is_plain_code() -> None:
 def test_a_remote_agent_is_seated_without_a_call() -> None:
     parts = seated(team={"agents": {"cat": {**REMOTE, "max_tokens": 9, "temperature": 0.3}}})
     cat = parts.runner.team["cat"]
-    assert isinstance(cat.voice, OpenAIEngine)
-    assert (cat.voice.model, cat.voice.timeout, cat.voice.retries) == ("far", 60.0, 4)
-    assert cat.voice.url.startswith("http://127.0.0.1:9/v1")
+    assert isinstance(cat.engine, OpenAIEngine)
+    assert (cat.engine.model, cat.engine.timeout, cat.engine.retries) == ("far", 60.0, 4)
+    assert cat.engine.url.startswith("http://127.0.0.1:9/v1")
     assert (cat.sampling.max_tokens, cat.sampling.temperature, cat.adapter) == (9, 0.3, None)
+
+
+@pytest.mark.parametrize("kind", [{"prompt": "meow"}, SCRIPTED, REMOTE], ids=["local", "scripted", "remote"])
+def test_every_engine_is_told_of_adapters_and_closed_with_the_run(kind: dict[str, Any]) -> None:
+    parts = seated(team={"agents": {"cat": kind}})
+    engine: Any = parts.runner.team["cat"].engine
+    assert [each for each in parts.engines if each is engine] == [engine]
+    with parts:
+        parts.publish(7)
+        assert [each.version for each in parts.engines] == [7] * len(parts.engines)  # type: ignore[attr-defined]
+        assert not closed(engine)
+    assert all(closed(each) for each in parts.engines)
+    request = Request(
+        adapter=None, prompt_ids=(1,), messages=(Message(role="user", content="hm"),), sampling=Sampling(), seed=0
+    )
+    with pytest.raises(RuntimeError, match="the engine is closed"):
+        asyncio.run(engine.generate(request))
+
+
+def test_vllm_is_told_of_adapters_and_closed_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Backend:
+        longest = 64
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+    backend: Any = Backend()
+    monkeypatch.setattr(build, "make_engine", lambda config, team, lockstep: VllmEngine(team, backend))
+    parts = seated(team={"agents": {"cat": SCRIPTED}})
+    vllm, scripted = parts.engines
+    assert isinstance(vllm, VllmEngine)
+    with parts:
+        parts.publish(7)
+        assert {adapter for adapter, version in vllm.adapter_versions.known if version == 7} == {"ann", "bob"}
+        assert not backend.closed
+    assert backend.closed
+    assert closed(vllm)
+    assert closed(scripted)
+
+
+def test_the_scripted_words_of_a_run_carry_its_version() -> None:
+    parts = seated(team={"agents": {"cat": SCRIPTED}})
+    parts.publish(3)
+    [episode] = asyncio.run(parts.runner.episodes([Start(task=Task(id="t", prompt="hm"), sample=0)], "seed"))
+    assert [turn.completion.version for turn in episode.turns] == [3, 3, 3]
+
+
+def test_an_engine_that_fails_to_close_keeps_none_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = seated(team={"agents": {"cat": SCRIPTED, "dog": REMOTE}})
+
+    def broken(self: LocalEngine) -> None:
+        raise OSError("no")
+
+    monkeypatch.setattr(LocalEngine, "close", broken)
+    with pytest.raises(OSError, match="no"):
+        parts.close()
+    assert [closed(engine) for engine in parts.engines] == [False, True, True]
+
+
+def closed(engine: Any) -> bool:
+    return bool(engine._connections.closed if isinstance(engine, OpenAIEngine) else engine.closed)
 
 
 def test_a_script_that_is_not_there_is_one_line() -> None:
@@ -177,7 +241,7 @@ def test_agents_on_another_model_have_its_engine_and_a_critic_there() -> None:
     assert second == "nano"
     assert adapters(parts) == {first: {"ann": 2, "critic": 2}, "nano": {"bob": 2, "cat": 2, "critic-1": 2}}
     engines = {name: base.engine for name, base in parts.bases.items()}
-    assert {name: agent.voice for name, agent in parts.runner.team.items()} == {
+    assert {name: agent.engine for name, agent in parts.runner.team.items()} == {
         "ann": engines[first],
         "bob": engines["nano"],
         "cat": engines["nano"],
@@ -190,8 +254,8 @@ def test_agents_on_another_model_have_its_engine_and_a_critic_there() -> None:
     ]
     assert learner.teams == {"ann": tiny, "critic": tiny, "bob": nano, "cat": nano, "critic-1": nano}
     hm = [Message(role="user", content="red")]
-    voices = [parts.runner.team[m.agent].voice for m in learner.members]
-    assert [len(voice.encode(hm)) for voice in voices] == [3, *[len(engines["nano"].encode(hm))] * 2]
+    spoken = [parts.runner.team[m.agent].engine for m in learner.members]
+    assert [len(engine.encode(hm)) for engine in spoken] == [3, *[len(engines["nano"].encode(hm))] * 2]
     prints = {base.fingerprint for base in parts.bases.values()}
     assert len({parts.fingerprint, *prints}) == 3
 
@@ -199,8 +263,8 @@ def test_agents_on_another_model_have_its_engine_and_a_critic_there() -> None:
 def test_a_model_that_only_frozen_agents_speak_with_has_no_critic() -> None:
     parts = seated(team={"agents": {"bob": {"model": "nano", "trainable": False}}}, algorithm="marft-token")
     assert list(adapters(parts).values()) == [{"ann": 2, "critic": 2}, {}]
-    assert isinstance(parts.runner.team["bob"].voice, LocalEngine)
-    assert parts.runner.team["bob"].voice is parts.bases["nano"].engine
+    assert isinstance(parts.runner.team["bob"].engine, LocalEngine)
+    assert parts.runner.team["bob"].engine is parts.bases["nano"].engine
 
 
 def test_the_team_s_model_is_not_loaded_for_nobody() -> None:

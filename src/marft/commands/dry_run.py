@@ -3,8 +3,7 @@ printed. No weights are loaded and nothing is written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
 
@@ -15,16 +14,24 @@ from marft.evaluation.benchmarks import read_held_out_tasks
 from marft.evaluation.settings import benchmarks_of
 from marft.files import is_folder
 from marft.game.lockstep import Lockstep
-from marft.game.play import Agent
+from marft.game.play import Agent, TextEngine
 from marft.game.workflows import find_workflow
-from marft.models.loading import pick_device, pick_dtype
-from marft.models.reader import Encode, Reader, read_model
+from marft.models.loading import TokenizerInfo, pick_device, pick_dtype, read_tokenizer
 from marft.rollouts.event_loop import run_async
 from marft.rollouts.runner import EpisodeRunner, Start
 from marft.terminal import say
 from marft.terminal.status import Status
-from marft.training.build import adapter_of, adapter_spec, base_names, describe_limits, make_agent, model_of, open_host
-from marft.types import Completion, Episode, MarftError, Request, Turn
+from marft.training.build import (
+    adapter_of,
+    adapter_spec,
+    base_names,
+    describe_limits,
+    make_agent,
+    make_agent_engine,
+    model_of,
+    open_host,
+)
+from marft.types import Completion, Episode, MarftError, Message, Request, Turn
 
 FIRST: dict[str, Split] = {"first task for training": "train", "first held-out task": "test"}
 WHOLE = 16  # turns printed in full; long games follow with a line each
@@ -34,7 +41,9 @@ MARGIN = "  "
 class StandIn:
     """Speaks for an agent: first what it has to say for the team to come to an end, then always the same."""
 
-    def __init__(self, name: str, encode: Encode, decisions: Iterator[str]) -> None:
+    def __init__(
+        self, name: str, encode: Callable[[Sequence[Message]], tuple[int, ...]], decisions: Iterator[str]
+    ) -> None:
         self.encode, self.decisions, self.usual = encode, decisions, f"(what {name} says)"
 
     async def generate(self, request: Request) -> Completion:
@@ -55,11 +64,11 @@ def dry_run(config: Config, status: Status | None = None) -> None:
     status.begin(f"preparing the environment {config.env.name} and its tasks")
     with open_host(config.env, lockstep) as host:
         train = host.tasks("train")
-        readers: dict[str, Reader] = {}
+        tokenizers: dict[str, TokenizerInfo] = {}
         for name in base_names(config):
             status.begin(f"reading the tokenizer of {name}")
-            readers[name] = read_model(name)
-        team = {name: make_stand_in(config, name, readers, lockstep) for name in config.team.agents}
+            tokenizers[name] = read_tokenizer(name)
+        team = {name: make_stand_in(config, name, tokenizers, lockstep) for name in config.team.agents}
         runner = EpisodeRunner(team=team, host=host, workflow=workflow)
         [episode] = run_async(runner.episodes([Start(task=train[0], sample=0)], f"{config.seed}/dry"))
         others = [
@@ -67,13 +76,13 @@ def dry_run(config: Config, status: Status | None = None) -> None:
             for name, env in benchmarks_of(config).items()
         ]
         status.rest()
-        for line in (*describe_run(config, readers, host, episode, team), *others, ""):
+        for line in (*describe_run(config, tokenizers, host, episode, team), *others, ""):
             say(line)
         for what, split in FIRST.items() if config.eval.tasks else [*FIRST.items()][:1]:
             task = host.tasks(split)[0]
             say(f"{what} ({task.id}):\n{indent(task.prompt, MARGIN)}\n")
     for turn in episode.turns:
-        print_turn(turn, config, readers)
+        print_turn(turn, config, tokenizers)
     if episode.error:
         raise MarftError(f"the episode failed: {episode.error}", episode.trace)
     say(f"the environment: {describe_outcome(episode)}\ndry run: nothing was trained or written")
@@ -89,14 +98,15 @@ def check_adapters(config: Config) -> None:
             adapter_spec(config, adapter, agent, None)
 
 
-def make_stand_in(config: Config, name: str, readers: Mapping[str, Reader], lockstep: Lockstep) -> Agent:
+def make_stand_in(config: Config, name: str, tokenizers: Mapping[str, TokenizerInfo], lockstep: Lockstep) -> Agent:
     """The agent as in a run, but with an engine that says fixed texts; a script speaks for itself."""
-    told = scripted_decisions(config, name)
-    engines = {model: StandIn(name, reader.encode, told) for model, reader in readers.items()}
-    agent = make_agent(config, name, engines, lockstep)
-    if config.team.agents[name].kind != "remote":
-        return agent
-    return replace(agent, voice=StandIn(name, agent.voice.encode, told))
+    agent, told = config.team.agents[name], scripted_decisions(config, name)
+    engine: TextEngine | None = make_agent_engine(agent)
+    if engine is None:
+        engine = StandIn(name, tokenizers[model_of(config, name)].encode, told)
+    elif agent.kind == "remote":
+        engine = StandIn(name, engine.encode, told)
+    return make_agent(config, name, engine, lockstep)
 
 
 def scripted_decisions(config: Config, name: str) -> Iterator[str]:
@@ -109,12 +119,12 @@ def scripted_decisions(config: Config, name: str) -> Iterator[str]:
 
 # --- telling ---------------------------------------------------------------------------------------------------------
 def describe_run(
-    config: Config, readers: Mapping[str, Reader], host: Host, episode: Episode, team: Mapping[str, Agent]
+    config: Config, tokenizers: Mapping[str, TokenizerInfo], host: Host, episode: Episode, team: Mapping[str, Agent]
 ) -> Iterator[str]:
     """A line each for models, environment, team, algorithm and the size of an iteration."""
-    for name, reader in readers.items():
-        yield f"model      {name}: {reader.words:,} tokens in its vocabulary, {reader.longest:,} at most to read and say"
-        if line := describe_limits(config, name, reader.longest):
+    for name, tokenizer in tokenizers.items():
+        yield f"model      {name}: {tokenizer.words:,} tokens in its vocabulary, {tokenizer.longest:,} at most to read and say"
+        if line := describe_limits(config, name, tokenizer.longest):
             yield f"warning    {line}"
     settings = "".join(f" {key}={value}" for key, value in config.env.settings.items())
     held_out = f"{len(host.tasks('test')):,} held out" if config.eval.tasks else "no evaluation"
@@ -142,7 +152,7 @@ def describe_agent(config: Config, name: str) -> str:
     return f"{name} ({told}{tools})"
 
 
-def print_turn(turn: Turn, config: Config, readers: Mapping[str, Reader]) -> None:
+def print_turn(turn: Turn, config: Config, tokenizers: Mapping[str, TokenizerInfo]) -> None:
     """Print one turn: the messages that the agent reads, and what it says."""
     ours = turn.agent in config.team.agents and config.team.agents[turn.agent].kind in ("trained", "frozen")
     count = f" reads {len(turn.prompt_ids):,} tokens" if ours else ""
@@ -153,7 +163,7 @@ def print_turn(turn: Turn, config: Config, readers: Mapping[str, Reader]) -> Non
     for message in turn.observation:
         say(f"  [{message.role}]\n{indent(message.content, MARGIN)}")
     say(f"  says: {turn.text}\n")
-    if ours and len(turn.prompt_ids) >= (longest := readers[model_of(config, turn.agent)].longest):
+    if ours and len(turn.prompt_ids) >= (longest := tokenizers[model_of(config, turn.agent)].longest):
         say(f"  note: the model can take in {longest:,} tokens; this turn would fail\n")
 
 

@@ -151,7 +151,7 @@ def without_remote(config: Config, agent: Agent) -> Agent:
     """A stand-in for a remote agent, which speaks at once; any other as it is."""
     if config.team.agents[agent.name].kind != "remote":
         return agent
-    return replace(agent, voice=StandIn(agent.name, agent.voice.encode, iter(())))
+    return replace(agent, engine=StandIn(agent.name, agent.engine.encode, iter(())))
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def device_memory(device: torch.device) -> int:
 
 def weight_bytes(team: TeamModel) -> int:
     """Bytes of the base."""
-    return sum({p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in team.model.parameters()}.values())
+    return sum({p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in team.base.parameters()}.values())
 
 
 def adapter_bytes(team: TeamModel, learning: Collection[str]) -> int:
@@ -240,13 +240,13 @@ def cache_bytes(config: Config, parts: Assembly) -> int:
     if engine.name == "vllm":
         return 0 if engine.url else int(engine.share * device_memory(parts.teams[0].device))
     ours = [base.engine for base in parts.bases.values() if isinstance(base.engine, LocalEngine)]
-    return sum(engine.stepper.held for engine in ours)
+    return sum(engine.stepper.cache.nbytes for engine in ours)
 
 
 # --- in words --------------------------------------------------------------------------------------------------------
 def describe_forecast(config: Config, parts: Assembly, found: Forecast) -> Iterator[str]:
     """A short table."""
-    count = sum(p.numel() for team in parts.teams for p in team.model.parameters())
+    count = sum(p.numel() for team in parts.teams for p in team.base.parameters())
     learning = sum(p.numel() for own in parts.learner.adapters().values() for p in own.values())
     rows = {"vllm": "vLLM's part", "local": f"keys and values of at most {config.engine.slots:,} rows"}
     whole = f"of {format_memory(found.device_memory)} on {parts.device}" if found.device_memory else ""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from marft.engines.batch_state import BatchState
-from marft.engines.eager import sample_next_tokens
+from marft.engines.eager import read_prompts, sample_next_tokens
 from marft.engines.slot_cache import SlotCache, SlotDecodeAttention, SlotPrefillAttention
 from marft.models.decoder import Decoder
 from marft.models.layout import AdapterTokens, Layout, shared_prefix_lengths, sharing_order
@@ -33,26 +33,6 @@ class CudaGraphStepper:
         self.cache = SlotCache(decoder, len(rows.idle), memory)
         self.graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
         self.known: list[tuple[int, torch.Size]] = []  # where the tensors lie that the graphs read and write
-
-    @property
-    def held(self) -> int:
-        """Bytes of keys and values."""
-        return self.cache.keys.nbytes + self.cache.values.nbytes
-
-    def room(self, positions: int, live: int) -> int:
-        """How many rows of this length fit, while so many are live."""
-        return self.cache.room(positions, live)
-
-    def reserve(self, positions: int, live: int) -> None:
-        """Room for rows of this length; the first `live` rows keep what they hold."""
-        self.cache.reserve(positions, live)
-
-    def move(self, to: Sequence[int], origin: Sequence[int]) -> None:
-        """Copy the keys and values of some rows into others."""
-        self.cache.copy(to, origin, self.cache.positions)
-
-    def wipe(self, seats: Sequence[int]) -> None:
-        """Nothing to do: positions that a row has not reached are never read."""
 
     # --- prompts -----------------------------------------------------------------------------------------------------
     def passes(self, prompts: Sequence[AdapterTokens]) -> list[list[int]]:
@@ -89,12 +69,9 @@ class CudaGraphStepper:
 
     def _pass(self, prompts: Sequence[AdapterTokens], slots: Sequence[int], begin: int) -> Tensor:
         """Last hidden states [prompts, D]; the tokens given stand at the positions from `begin` on."""
-        device, layout = self.team.device, Layout.of(prompts)
-        attend = SlotPrefillAttention(layout, self.cache, slots, device, begin)
-        routing = self.team.routing([adapter for adapter, _ in prompts], layout.sizes.tolist())
-        ids, positions, last = (x.to(device) for x in (layout.ids, layout.positions + begin, layout.last))
-        hidden: Tensor = self.team(ids[None], positions[None], attend, routing)
-        return hidden[0, last]
+        layout = Layout.of(prompts)
+        attend = SlotPrefillAttention(layout, self.cache, slots, self.team.device, begin)
+        return read_prompts(self.team, prompts, layout, attend, begin)
 
     # --- steps -------------------------------------------------------------------------------------------------------
     def step(self, n: int, stop_tokens: Tensor, *, truncated: bool) -> None:

@@ -3,15 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from marft.models.attention import PackedAttention
+from marft.models.attention import attend_on_grid
 from marft.models.layout import Layout
 
 GROW = 64  # the cache grows in steps of this many positions
+
+
+class Cache(Protocol):
+    """Keys and values of the engine's rows, which have a slot each; those that are live are dense at the front."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held."""
+        ...
+
+    def room(self, positions: int, live: int) -> int:
+        """How many rows of this length fit, while so many are live."""
+        ...
+
+    def reserve(self, positions: int, live: int) -> None:
+        """Room for rows of this length; the first `live` rows keep what they hold."""
+        ...
+
+    def move(self, to: Sequence[int], origin: Sequence[int]) -> None:
+        """Copy slots `origin` into slots `to`."""
+        ...
+
+    def wipe(self, slots: Sequence[int]) -> None:
+        """No NaN in what these slots hold reaches whoever has them next."""
+        ...
 
 
 class KVCache:
@@ -25,7 +51,16 @@ class KVCache:
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
 
-    def reserve(self, positions: int) -> None:
+    @property
+    def nbytes(self) -> int:
+        """Of all layers' keys and values."""
+        return sum(side.nbytes for side in (*self.keys.values(), *self.values.values()))
+
+    def room(self, positions: int, live: int) -> int:
+        """As many rows as there are slots: the cache grows as it must."""
+        return self.slots
+
+    def reserve(self, positions: int, live: int) -> None:
         """Room for this many positions in every slot; what is there is kept."""
         if positions <= self.positions:
             return
@@ -85,7 +120,7 @@ class PrefillAttention:
         keys, values = self.cache.layer(layer, k)
         keys[self.slots, :, : self.longest] = k[self.source]
         values[self.slots, :, : self.longest] = v[self.source]
-        out = PackedAttention.on_grid(q, k, v, scale)  # [S, H, L, d]
+        out = attend_on_grid(q, k, v, scale)  # [S, H, L, d]
         return out.transpose(1, 2).flatten(0, 1).index_select(0, self.cells)[None]
 
     def spread(self, x: Tensor) -> Tensor:

@@ -121,11 +121,11 @@ class LocalEngine:
         if not waiting:
             return
         longest = max(len(e.request.prompt_ids) + self._limit(e.request) for e in waiting)
-        free = min(self.slots, self.stepper.room(longest, live)) - live
+        free = min(self.slots, self.stepper.cache.room(longest, live)) - live
         if min(free, len(waiting)) <= live // 8:
             return
         batch = waiting[:free]
-        self.stepper.reserve(longest, live)
+        self.stepper.cache.reserve(longest, live)
         self.rows.reserve(max(self._limit(entry.request) for entry in batch))
         entries: dict[AdapterTokens, list[Entry]] = {}  # equal prompts are read once
         for entry in batch:
@@ -184,7 +184,7 @@ class LocalEngine:
         movers = [row for row in range(left, n) if row not in gone]
         if holes:
             rows.move(holes, movers)
-            self.stepper.move(holes, movers)
+            self.stepper.cache.move(holes, movers)
             for hole, mover in zip(holes, movers, strict=True):
                 self.live[hole] = self.live[mover]
         rows.leave(slice(left, n))
@@ -207,7 +207,7 @@ class LocalEngine:
             entry = self.live[row]
             request, future = entry.request, entry.future
             if math.isnan(logprobs[len(ids) - 1]):
-                self.stepper.wipe([row])
+                self.stepper.cache.wipe([row])
                 if not future.done():
                     future.set_exception(self._overflow(request))
             if future.done():  # whoever asked has gone, or cannot be answered
@@ -247,7 +247,7 @@ class LocalEngine:
 
 def choose_stepper(team: TeamModel, rows: BatchState, memory: int) -> Stepper:
     """CUDA graphs for families with a decoder in half precision, which flash attention needs; else pass by pass."""
-    if team.decoder is None or team.device.type != "cuda" or team.decoder.dtype == torch.float32:
+    if team.decoder is None or team.device.type != "cuda" or team.dtype == torch.float32:
         return EagerStepper(team, rows)
     from marft.engines.cuda_graphs import CudaGraphStepper
 

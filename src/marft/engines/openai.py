@@ -17,13 +17,14 @@ from email.utils import parsedate_to_datetime
 import httpx2
 
 from marft.engines.base import Adapters
-from marft.engines.connections import Connections
+from marft.engines.connections import Connections, NoAnswerError, error_message, one_line, request_headers, send_request
 from marft.engines.secret import Secret
 from marft.engines.stop_strings import cut_at_stop
 from marft.types import Completion, Finish, MarftError, Message, Request, Sampling, SpeechError
 
 LARGEST = 8 << 20  # bytes of an answer
 LONGEST_PAUSE = 60.0  # seconds, whatever a Retry-After says
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
 PASSING = frozenset({408, 409, 429})  # and all from 500: these answers may be others next time
 
 
@@ -66,7 +67,7 @@ class OpenAIEngine:
         """The endpoint's answer, asked for again where a failure may pass."""
         if request.sampling.top_k:
             raise MarftError(f"agents: {self.url} takes no top_k; leave it at 0 for the agents of model {self.model}")
-        question = json.dumps(request_body(self.model, request)).encode()
+        question = request_body(self.model, request)
         connection, version = await self._connections.get(), self.version
         tried = 0
         while True:
@@ -81,30 +82,20 @@ class OpenAIEngine:
                 raise SpeechError(f"{self.url}: {one_line(self._secret.scrub(completion.reason))} (tried {tried}×)")
             await asyncio.sleep(max(completion.again, self._backoff(tried)))
 
-    async def _post(self, client: httpx2.AsyncClient, question: bytes) -> bytes | Failure:
-        answer = bytearray()
+    async def _post(self, client: httpx2.AsyncClient, question: object) -> bytes | Failure:
+        url = f"{self.url}/chat/completions"
         try:
-            async with (
-                asyncio.timeout(self.timeout),  # of all of it: a server that drips bytes never lets a read time out
-                client.stream("POST", f"{self.url}/chat/completions", content=question) as response,
-            ):
-                async for chunk in response.aiter_bytes():
-                    answer += chunk
-                    if len(answer) > LARGEST:
-                        return Failure(reason=f"its answer is longer than {LARGEST >> 20} MB")
-        except TimeoutError:
-            return Failure(reason=f"no answer within {self.timeout:g} s", again=0.0)
-        except httpx2.HTTPError as error:
-            again = 0.0 if isinstance(error, httpx2.TransportError) else None
-            return Failure(reason=f"{type(error).__name__}: {error}", again=again)
-        if response.is_success:
-            return bytes(answer)
-        code = response.status_code
-        if response.is_redirect:
-            return Failure(reason=f"HTTP {code}: it redirects, which is not followed; give the address it leads to")
-        passing = code in PASSING or code >= 500
-        again = retry_delay(response.headers.get("retry-after", "")) if passing else None
-        return Failure(reason=f"HTTP {code}: {error_message(bytes(answer))}", again=again)
+            answer = await send_request(client, "POST", url, question, patience=self.timeout, largest=LARGEST)
+        except NoAnswerError as error:
+            return Failure(reason=str(error), again=0.0 if error.passing else None)
+        if 200 <= answer.status < 300:
+            return answer.body
+        if answer.status in REDIRECTS:
+            reason = "it redirects, which is not followed; give the address it leads to"
+            return Failure(reason=f"HTTP {answer.status}: {reason}")
+        passing = answer.status in PASSING or answer.status >= 500
+        again = retry_delay(answer.headers.get("retry-after", "")) if passing else None
+        return Failure(reason=f"HTTP {answer.status}: {error_message(answer.body)}", again=again)
 
     def _read(self, answer: bytes, sampling: Sampling, version: int) -> Completion | Failure:
         try:
@@ -133,7 +124,7 @@ class OpenAIEngine:
         self._connections.close()
 
     def _make_client(self, limits: httpx2.Limits) -> httpx2.AsyncClient:
-        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", **self._secret.headers()}
+        headers = request_headers(self._secret)
         return httpx2.AsyncClient(
             headers=headers, verify=self._tls, timeout=None, limits=limits, follow_redirects=False
         )
@@ -171,19 +162,6 @@ def request_body(model: str, request: Request) -> dict[str, object]:
     return question
 
 
-def error_message(answer: bytes) -> str:
-    """What an answer says went wrong. JSON is read first: in it a key may be spelled with escapes."""
-    try:
-        data = json.loads(answer)
-        match data:
-            case {"error": {"message": str(message)}} | {"error": str(message)}:
-                return message
-            case _:
-                return json.dumps(data, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return answer.decode(errors="replace")
-
-
 def retry_delay(retry_after: str) -> float:
     """A Retry-After is a number of seconds or a date; 0 where it makes no sense."""
     try:
@@ -194,11 +172,6 @@ def retry_delay(retry_after: str) -> float:
         except (ValueError, OverflowError):
             return 0.0
     return min(LONGEST_PAUSE, seconds) if seconds > 0 else 0.0
-
-
-def one_line(text: str, longest: int = 200) -> str:
-    """The text without line breaks and control characters, cut to `longest`."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text[:longest]).split())
 
 
 def reported_stop(reason: object, stop: Sequence[str]) -> str | None:

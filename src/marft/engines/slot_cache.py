@@ -36,6 +36,11 @@ class SlotCache:
         shape = (layers, self.slots * self.positions, heads, dim)
         return self.like.new_zeros(shape), self.like.new_zeros(shape)
 
+    @property
+    def nbytes(self) -> int:
+        """Of all keys and values."""
+        return self.keys.nbytes + self.values.nbytes
+
     def bytes(self, positions: int) -> int:
         """Of one slot."""
         return 2 * math.prod(self.shape) * self.like.element_size() * positions
@@ -67,6 +72,13 @@ class SlotCache:
     def by_slot(self, side: Tensor) -> Tensor:
         """[layers, slots, positions, heads, d]"""
         return side.view(side.shape[0], self.slots, self.positions, *side.shape[2:])
+
+    def move(self, to: Sequence[int], origin: Sequence[int]) -> None:
+        """Copy whole slots into others."""
+        self.copy(to, origin, self.positions)
+
+    def wipe(self, slots: Sequence[int]) -> None:
+        """Nothing to do: positions that a row has not reached are never read."""
 
     def copy(self, to: Sequence[int], origin: Sequence[int], positions: int) -> None:
         """The first positions of some slots into others, a few at a time: they are held twice meanwhile."""
@@ -112,17 +124,9 @@ class SlotDecodeAttention:
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         q, k, v = (x[:, :, 0] for x in (q, k, v))
         keys, values = self.cache.keys[layer], self.cache.values[layer]
+        from marft.engines.kernels import attend_step
+
         return attend_step(q, k, v, keys, values, self.length, self.cache.positions, scale)[:, None]
-
-
-def attend_step(
-    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, length: Tensor, positions: int, scale: float
-) -> Tensor:
-    """Row r's key and value join slot r of keys and values [slots · positions, G, d] at place length[r]; its queries
-    look at all that the slot holds then. q [n, H, d], k and v [n, G, d] → [n, H, d]."""
-    from marft.engines.kernels import attend_step as by_kernel
-
-    return by_kernel(q, k, v, keys, values, length, positions, scale)
 
 
 def flash_attention_slots(

@@ -25,7 +25,7 @@ LONGEST = 200  # characters of an answer or an error; a program can be pages lon
 
 def with_silent_agent(team: Mapping[str, Agent], name: str | None) -> dict[str, Agent]:
     """The team with one agent whose turns come as always, and are empty."""
-    return {each: replace(agent, voice=SILENT_ENGINE) if each == name else agent for each, agent in team.items()}
+    return {each: replace(agent, engine=SILENT_ENGINE) if each == name else agent for each, agent in team.items()}
 
 
 def play_chunk(runner: EpisodeRunner, slots: Sequence[Slot], tasks: Mapping[str, Task], seed: int) -> list[Record]:

@@ -66,7 +66,7 @@ class Agent:
     sees: tuple[str, ...] | None
     adapter: str | None
     sampling: Sampling
-    voice: TextEngine
+    engine: TextEngine
     tools: Tools = NO_TOOLS
 
 
@@ -240,8 +240,8 @@ class Game:
         observation = observe(prompt=agent.prompt, task=self.task, shown=shown, turns=turns)
         adapter = None if index == self._base_at else agent.adapter
         try:
-            prompt_ids = agent.voice.encode(observation)
-            completion = await agent.voice.generate(
+            prompt_ids = agent.engine.encode(observation)
+            completion = await agent.engine.generate(
                 Request(
                     adapter=adapter, messages=observation, prompt_ids=prompt_ids, sampling=agent.sampling,
                     seed=seed_of(self._seed, index),
@@ -269,7 +269,7 @@ class Game:
             if turn not in talk
         ]
         bare = observe(prompt=agent.prompt, task=self.task, shown=without_repeated(shown, said), turns=others)
-        return bool(talk) and len(agent.voice.encode(bare)) < longest
+        return bool(talk) and len(agent.engine.encode(bare)) < longest
 
     def _unspoken(self, name: str, text: str, *, shown: str, to: str | None = None) -> Turn:
         """A turn that no model generated."""

@@ -95,27 +95,30 @@ class PackedAttention:
         self.starts = cumulative_lengths(sizes).to(device)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))  # [T, heads, d]
         if q.is_cuda and q.dtype != torch.float32:
-            q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))
             return flash_attention(q, k, v, self.starts, self.starts, self.longest, self.longest, scale)[None]
-        return self.gather(self.on_grid(self.spread(q), self.spread(k), self.spread(v), scale))
+        q, k, v = (to_grid(x, self.cell, self.count, self.longest) for x in (q, k, v))
+        return from_grid(attend_on_grid(q, k, v, scale), self.cell)[None]
 
-    @staticmethod
-    def on_grid(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """Causal attention of padded sequences [S, heads, L, d]."""
-        grouped = q.shape[1] != k.shape[1]
-        return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)
 
-    def spread(self, x: Tensor) -> Tensor:
-        """[1, H, T, d] → [S, H, L, d]"""
-        _, heads, _, dim = x.shape
-        grid: Tensor = ScatterRows.apply(x[0].transpose(0, 1), self.cell, self.count * self.longest)
-        return grid.view(self.count, self.longest, heads, dim).transpose(1, 2)
+def to_grid(x: Tensor, cell: Tensor, count: int, width: int) -> Tensor:
+    """x [N, heads, d], each row in its cell of a padded grid [count, heads, width, d]."""
+    grid: Tensor = ScatterRows.apply(x, cell, count * width)
+    return grid.view(count, width, *x.shape[1:]).transpose(1, 2)
 
-    def gather(self, grid: Tensor) -> Tensor:
-        """[S, H, L, d] → [1, T, H, d]"""
-        picked: Tensor = SelectRows.apply(grid.transpose(1, 2).flatten(0, 1), self.cell)
-        return picked[None]
+
+def from_grid(grid: Tensor, cell: Tensor) -> Tensor:
+    """Back again: [N, heads, d]."""
+    rows: Tensor = SelectRows.apply(grid.transpose(1, 2).flatten(0, 1), cell)
+    return rows
+
+
+def attend_on_grid(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None = None) -> Tensor:
+    """Attention of padded sequences [S, heads, L, d], causal unless a mask says who sees whom."""
+    return scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+    )
 
 
 def flash_attention(

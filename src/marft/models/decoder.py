@@ -1,4 +1,4 @@
-"""The forward pass of the Llama, Qwen2 and Qwen3 families in few, large products, on the weights of the transformers model.
+"""The forward pass of the Llama, Qwen2 and Qwen3 families in few, large products, with the weights of a transformers model.
 
 Training, prompts and single steps all go through it; they differ in the attention that they pass. The
 residual stream is kept in fp32: what is sampled and what is recomputed then differ by little even in half precision.
@@ -6,6 +6,7 @@ residual stream is kept in fp32: what is sampled and what is recomputed then dif
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from transformers import PreTrainedModel
 from marft.models.attention import AttentionFn
 from marft.models.elementwise import add_norm, apply_rotary
 from marft.models.fused_linear import FusedLinear, mlp_forward
-from marft.models.lora import MaskRouting, TeamLinear
+from marft.models.lora import LoraStack, Routing
 
 FAMILIES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 FIXED_ANGLES = ("default", "linear", "llama3", "yarn")  # the others depend on how long a text has become
@@ -37,9 +38,8 @@ class Shape:
     def of(cls, config: Any, layer: Any, dtype: torch.dtype) -> Shape:
         """From a model's config and one of its layers."""
         heads = (int(config.num_attention_heads), int(config.num_key_value_heads))
-        projection = layer.self_attn.q_proj
-        out = (projection.base if isinstance(projection, TeamLinear) else projection).out_features
-        return cls(heads=heads, dim=out // heads[0], eps=float(config.rms_norm_eps), dtype=dtype)
+        dim = layer.self_attn.q_proj.out_features // heads[0]
+        return cls(heads=heads, dim=dim, eps=float(config.rms_norm_eps), dtype=dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,30 +51,29 @@ class Pass:
     cos: Tensor  # [positions, d/2]
     sin: Tensor
     attend: AttentionFn
-    routing: MaskRouting | None
+    routing: Routing | None
 
 
 class Layer(nn.Module):
     """One layer's norms and fused linear layers; norms of q and k only where the family has them."""
 
-    def __init__(self, number: int, layer: Any, shape: Shape) -> None:
+    def __init__(self, number: int, layer: Any, stacks: Mapping[str, LoraStack], shape: Shape) -> None:
         super().__init__()
-        attention, mlp = layer.self_attn, layer.mlp
+
+        def fuse(*names: str, gated: bool = False) -> FusedLinear:
+            own = [stacks.get(f"model.layers.{number}.{name}") for name in names]
+            return FusedLinear([layer.get_submodule(name) for name in names], own, gated=gated)
+
         self.number, self.shape = number, shape
         self.attention_norm: nn.Parameter = layer.input_layernorm.weight
         self.mlp_norm: nn.Parameter = layer.post_attention_layernorm.weight
-        has_norms = hasattr(attention, "q_norm")
-        self.q_norm: nn.Parameter | None = attention.q_norm.weight if has_norms else None
-        self.k_norm: nn.Parameter | None = attention.k_norm.weight if has_norms else None
-        self.qkv = FusedLinear([attention.q_proj, attention.k_proj, attention.v_proj])
-        self.o = FusedLinear([attention.o_proj])
-        self.gate_up = FusedLinear([mlp.gate_proj, mlp.up_proj])
-        self.down = FusedLinear([mlp.down_proj], gated=True)
-
-    @property
-    def fused(self) -> tuple[FusedLinear, ...]:
-        """All four, in the order of the pass."""
-        return self.qkv, self.o, self.gate_up, self.down
+        has_norms = hasattr(layer.self_attn, "q_norm")
+        self.q_norm: nn.Parameter | None = layer.self_attn.q_norm.weight if has_norms else None
+        self.k_norm: nn.Parameter | None = layer.self_attn.k_norm.weight if has_norms else None
+        self.qkv = fuse("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+        self.o = fuse("self_attn.o_proj")
+        self.gate_up = fuse("mlp.gate_proj", "mlp.up_proj")
+        self.down = fuse("mlp.down_proj", gated=True)
 
     def forward(self, stream: Tensor, delta: Tensor | None, given: Pass) -> tuple[Tensor, Tensor]:
         """The stream [M, D] before the MLP, and what the MLP adds to it."""
@@ -102,31 +101,24 @@ class Layer(nn.Module):
 class Decoder(nn.Module):
     """ids [B, T] → last hidden states [B, T, D], as the transformers model computes them.
 
-    It owns all weights of the base, the output head's too; the transformers model keeps views of them.
+    It takes all weights of the transformers model, the output head's too; that model computes no longer.
     """
 
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, model: PreTrainedModel, longest: int) -> None:
+    def __init__(self, model: PreTrainedModel, stacks: Mapping[str, LoraStack], longest: int) -> None:
         super().__init__()
         backbone: Any = model.base_model
         self.embedding: nn.Parameter = backbone.embed_tokens.weight
         self.shape = Shape.of(model.config, backbone.layers[0], self.embedding.dtype)
-        layers = [Layer(number, layer, self.shape) for number, layer in enumerate(backbone.layers)]
-        self.layers = nn.ModuleList(layers)
+        self.layers = nn.ModuleList(Layer(i, layer, stacks, self.shape) for i, layer in enumerate(backbone.layers))
         self.last_norm: nn.Parameter = backbone.norm.weight
         self.head = model.get_output_embeddings()
-        self.fused = tuple(product for layer in layers for product in layer.fused)
         cos, sin = self._angles(backbone.rotary_emb, longest)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
         self.recompute = False  # activations of a layer in the backward pass, instead of keeping them
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """In which layers compute."""
-        return self.shape.dtype
 
     def _angles(self, rotary: Any, longest: int) -> tuple[Tensor, Tensor]:
         """[positions, d/2] in fp32."""
@@ -135,17 +127,8 @@ class Decoder(nn.Module):
         cos, sin = (table[0, :, : self.shape.dim // 2].contiguous() for table in tables)
         return cos, sin
 
-    def refresh(self) -> None:
-        """Give the adapters' changed parameters to the fused layers."""
-        pairs = [pair for product in self.fused for pair in product.refresh()]
-        dense = [pair for pair in pairs if pair[0].is_contiguous()]  # copied in a few kernels
-        with torch.no_grad():
-            for some in (dense, [pair for pair in pairs if not pair[0].is_contiguous()]):
-                if some:
-                    torch._foreach_copy_([target for target, _ in some], [source for _, source in some])
-
-    def forward(self, ids: Tensor, positions: Tensor, attend: AttentionFn, routing: MaskRouting | None) -> Tensor:
-        """The last hidden states; adapters count as `refresh` found them."""
+    def forward(self, ids: Tensor, positions: Tensor, attend: AttentionFn, routing: Routing | None) -> Tensor:
+        """The last hidden states; adapters count as `TeamModel.refresh` found them."""
         stream = self.embedding[ids.flatten()].float()
         delta: Tensor | None = None
         given = Pass(
@@ -158,7 +141,7 @@ class Decoder(nn.Module):
                 if recompute
                 else layer(stream, delta, given)
             )
-        _, out = add_norm(stream, delta, self.last_norm, self.shape.eps, self.dtype)
+        _, out = add_norm(stream, delta, self.last_norm, self.shape.eps, self.shape.dtype)
         return out.view(*ids.shape, -1)
 
 

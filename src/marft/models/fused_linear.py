@@ -2,12 +2,13 @@
 
 The rows of all A matrices stand below those of the base weights, so that one product gives W x and A x; each row then
 keeps its own adapter's part of A x, and one product with the block-diagonal B adds it. The number of kernels does not
-depend on the number of adapters. Base weights are shared with the transformers model; A and B are copies in the
-compute dtype, renewed when the trained parameters have changed.
+depend on the number of adapters. A and B are copies in the compute dtype, renewed when the trained parameters have
+changed; they are no parameters here, so that whoever shards the base leaves the adapters alone.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Self
@@ -18,7 +19,7 @@ from torch.nn.functional import linear
 
 from marft.models.elementwise import swiglu, swiglu_backward
 from marft.models.logprobs import in_fp32
-from marft.models.lora import MaskRouting, TeamLinear
+from marft.models.lora import LoraStack, Routing, TeamLora
 
 FEW = 2048  # rows of a decode step rather than of a pass over whole texts
 TILE = 256  # outputs of one program of the kernel that adds adapters
@@ -26,51 +27,53 @@ Copies = list[tuple[Tensor, Tensor]]  # where to copy, and what
 
 
 class FusedLinear(nn.Module):
-    """y = [W₁ x, W₂ x, …] plus the routed adapters' parts; with `gated`, of x = silu(gate) · up instead of x."""
+    """y = [W₁ x, W₂ x, …] plus the routed adapters' parts; with `gated`, of x = silu(gate) · up instead of x.
+
+    It takes the layers' weights, which are left without; `stacks[j]` has the adapters of layer j, if it is adapted.
+    """
 
     b: Tensor
 
-    def __init__(self, layers: Sequence[nn.Module], *, gated: bool = False) -> None:
+    def __init__(self, layers: Sequence[nn.Linear], stacks: Sequence[LoraStack | None], *, gated: bool = False) -> None:
         super().__init__()
         self.gated = gated
-        bases = [layer.base if isinstance(layer, TeamLinear) else layer for layer in layers]
-        linears = [base for base in bases if isinstance(base, nn.Linear)]
-        assert len(linears) == len(layers)
-        self.linears = tuple(linears)  # of the transformers model; in a tuple: not submodules
-        self.outs = [linear.out_features for linear in linears]
+        self.outs = [layer.out_features for layer in layers]
         self.out = sum(self.outs)
-        self.stacks = {j: layer.stack for j, layer in enumerate(layers) if isinstance(layer, TeamLinear)}
+        self.stacks = {j: stack for j, stack in enumerate(stacks) if stack is not None}
         self.rank = sum(len(stack.all_a) for stack in self.stacks.values())
-        like = linears[0].weight
-        self.weight = nn.Parameter(torch.cat([linear.weight for linear in linears]), requires_grad=False)
-        self.bias = self._join_biases(like)
-        self.register_buffer("b", like.new_zeros(self.rank, self.out), persistent=False)
-        self._join()
+        self.weight = nn.Parameter(torch.cat([layer.weight for layer in layers]), requires_grad=False)
+        self.bias = join_biases(layers, self.rank)
+        for layer in layers:
+            layer.weight = None  # type: ignore[assignment]  # else it would be held twice
+        self.register_buffer("b", self.weight.new_zeros(self.rank, self.out), persistent=False)
+        self._make_room()
 
-    def _join_biases(self, like: Tensor) -> nn.Parameter | None:
-        if all(linear.bias is None for linear in self.linears):
-            return None
-        parts = [like.new_zeros(each.out_features) if each.bias is None else each.bias for each in self.linears]
-        return nn.Parameter(torch.cat([*parts, like.new_zeros(self.rank)]), requires_grad=False)
-
-    def _join(self) -> None:
-        """One memory for W and for copies of all A below it."""
-        self.joined = torch.cat([self.weight, self.weight.new_zeros(self.rank, self.weight.shape[1])]).detach()
-        self.weight.data = self.joined[: self.out]
-        self.relink()
-
-    def relink(self) -> None:
-        """Let the transformers model's weights be views of W, and forget where A and B were copied from."""
+    def _make_room(self) -> None:
+        """W in memory that has room for copies of all A behind it."""
+        self.weight.data = torch.cat([self.weight.data, self.weight.new_zeros(self.rank, self.weight.shape[1])])[
+            : self.out
+        ]
+        self._roomy = weakref.ref(self.weight)
         self.seen: list[int] = []
-        for derived in ("adapter_copies", "rank_ranges"):
-            self.__dict__.pop(derived, None)
-        for each, rows in zip(self.linears, self.joined[: self.out].split(self.outs), strict=True):
-            each.weight = nn.Parameter(rows, requires_grad=False)
+        self.__dict__.pop("rank_ranges", None)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether W is still the one that copies of A lie behind, and not one that was gathered from shards, say."""
+        return self._roomy() is self.weight
+
+    @property
+    def joined(self) -> Tensor:
+        """W with all A below it, without a copy where A lies there already."""
+        if self.has_room:
+            shape = (self.out + self.rank, self.weight.shape[1])
+            return self.weight.data.as_strided(shape, self.weight.stride())
+        return torch.cat([self.weight, *(stack.all_a.to(self.weight.dtype) for stack in self.stacks.values())])
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.weight.data_ptr() != self.joined.data_ptr():
-            self._join()
+        if self.has_room:
+            self._make_room()
         return self
 
     def refresh(self) -> Copies:
@@ -80,15 +83,12 @@ class FusedLinear(nn.Module):
         if versions == self.seen:
             return []
         self.seen = versions
-        return self.adapter_copies
-
-    @cached_property
-    def adapter_copies(self) -> Copies:
-        """Where each stack of A and B is copied to, and the stack."""
         found: Copies = []
         for j, stack in self.stacks.items():
             rows, columns = self.adapter_block(j)
-            found += [(self.joined[self.out :][rows], stack.all_a), (self.b[rows, columns], stack.all_b)]
+            found.append((self.b[rows, columns], stack.all_b))
+            if self.has_room:
+                found.append((self.joined[self.out :][rows], stack.all_a))
         return found
 
     def adapter_block(self, j: int) -> tuple[slice, slice]:
@@ -96,7 +96,7 @@ class FusedLinear(nn.Module):
         rank, out = sum(len(s.all_a) for i, s in self.stacks.items() if i < j), sum(self.outs[:j])
         return slice(rank, rank + len(self.stacks[j].all_a)), slice(out, out + self.outs[j])
 
-    def forward(self, x: Tensor, routing: MaskRouting | None) -> Tensor:
+    def forward(self, x: Tensor, routing: Routing | None) -> Tensor:
         """x [M, in] → [M, Σ out]"""
         if routing is None or not self.rank:
             if self.gated:
@@ -108,7 +108,7 @@ class FusedLinear(nn.Module):
             return y
         return self.forward_inference(swiglu(x) if self.gated else x, routing)
 
-    def forward_inference(self, x: Tensor, routing: MaskRouting) -> Tensor:
+    def forward_inference(self, x: Tensor, routing: Routing) -> Tensor:
         """y alone. With few rows on CUDA, mask and product are one kernel."""
         if not is_decode_step_on_cuda(x):
             return self.routed(x, routing)[0]
@@ -118,7 +118,7 @@ class FusedLinear(nn.Module):
         add_routed(wide, routing.columns(1, x.dtype), self.b, self.rank_ranges, TILE)
         return wide[:, : self.out]
 
-    def swiglu_inference(self, x: Tensor, routing: MaskRouting) -> Tensor:
+    def swiglu_inference(self, x: Tensor, routing: Routing) -> Tensor:
         """silu(gate) · up of the two layers' outputs, with few rows on CUDA."""
         from marft.models.kernels import swiglu_routed
 
@@ -133,16 +133,47 @@ class FusedLinear(nn.Module):
         for start in range(0, self.out, TILE):
             ranks = [r for r, out in blocks if out.start < start + TILE and start < out.stop]
             found.append([min((r.start for r in ranks), default=0), max((r.stop for r in ranks), default=0)])
-        return torch.tensor(found, dtype=torch.int32, device=self.joined.device)
+        return torch.tensor(found, dtype=torch.int32, device=self.b.device)
 
-    def routed(self, x: Tensor, routing: MaskRouting) -> tuple[Tensor, Tensor]:
+    def routed(self, x: Tensor, routing: Routing) -> tuple[Tensor, Tensor]:
         """y, and what is left of A x [M, rank]."""
         wide = linear(x, self.joined, self.bias)
         hidden = wide[:, self.out :] * routing.columns(len(self.stacks), x.dtype)
         return wide[:, : self.out].addmm_(hidden, self.b), hidden
 
 
-def mlp_forward(gate_up: FusedLinear, down: FusedLinear, x: Tensor, routing: MaskRouting | None) -> Tensor:
+class AdaptedLinear(nn.Module):
+    """A linear layer of a transformers model with its adapters; the team's current routing counts in its passes."""
+
+    def __init__(self, layer: nn.Linear, stack: LoraStack, lora: TeamLora) -> None:
+        super().__init__()
+        self.product, self.lora = FusedLinear([layer], [stack]), lora
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., in] → [..., out]"""
+        y: Tensor = self.product(x.flatten(0, -2), self.lora.routing)
+        return y.contiguous().view(*x.shape[:-1], -1)
+
+
+def adapt_layers(model: nn.Module, lora: TeamLora) -> None:
+    """Put adapted layers in the places of a model's own."""
+    for name, stack in lora.stacks.items():
+        layer = model.get_submodule(name)
+        assert isinstance(layer, nn.Linear)
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, AdaptedLinear(layer, stack, lora))
+
+
+def join_biases(layers: Sequence[nn.Linear], rank: int) -> nn.Parameter | None:
+    """The layers' biases, and zeros for the rows of A; None where no layer has one."""
+    if all(layer.bias is None for layer in layers):
+        return None
+    like = layers[0].weight
+    parts = [like.new_zeros(each.out_features) if each.bias is None else each.bias for each in layers]
+    return nn.Parameter(torch.cat([*parts, like.new_zeros(rank)]), requires_grad=False)
+
+
+def mlp_forward(gate_up: FusedLinear, down: FusedLinear, x: Tensor, routing: Routing | None) -> Tensor:
     """What a layer's MLP adds. In a step on CUDA adapters join the outputs of gate_up, the widest of a layer, on the way
     through the gate, so that these are read only once."""
     if routing is None or not (gate_up.rank and down.rank) or torch.is_grad_enabled() or not is_decode_step_on_cuda(x):
@@ -160,7 +191,7 @@ class RoutedLinear(torch.autograd.Function):
     """`FusedLinear.routed` with the gradients of x and of the adapters that take part; the others receive none."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, product: FusedLinear, routing: MaskRouting, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, product: FusedLinear, routing: Routing, *parameters: Tensor) -> Tensor:
         y, hidden = product.routed(swiglu(x) if product.gated else x, routing)
         ctx.save_for_backward(x, hidden)
         ctx.product, ctx.routing = product, routing

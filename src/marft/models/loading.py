@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers.utils.logging
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # of whichever http library it uses
 from jinja2 import TemplateError
@@ -17,7 +20,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from marft.models.registry import resolve
 from marft.models.suitability import check_config, explain_not_causal
-from marft.models.transformers_logging import silence_transformers
 from marft.types import MarftError, Message
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -37,17 +39,20 @@ class Loaded:
     fingerprint: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerInfo:
+    """How a base model reads: its prompts as tokens, how many tokens it knows, and the most of a sequence."""
+
+    encode: Callable[[Sequence[Message]], tuple[int, ...]]
+    words: int
+    longest: int
+
+
 def load(name: str, device: str, dtype: str) -> Loaded:
     """The base model `name` with its tokenizer, frozen, checked and on the device."""
     where = pick_device(device)
     precision = pick_dtype(dtype, where)
-    source = resolve(name)
-    with silence_transformers():
-        tokenizer, model = read_files(name, source, precision)
-    if not tokenizer.chat_template:
-        raise MarftError(
-            f"model {name} has no chat template, so agents cannot be told their roles: use an instruct/chat model"
-        )
+    _, tokenizer, model = read_files(name, precision)
     rows = model.get_input_embeddings().weight.shape[0]
     if (highest := highest_token_id(tokenizer)) >= rows:
         raise MarftError(
@@ -102,18 +107,33 @@ def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
     return DTYPES[dtype]
 
 
-def read_files(name: str, source: str, dtype: torch.dtype) -> tuple[Any, Any]:
-    """The tokenizer and the model from a folder or the hub; a failure of either is one line."""
+def read_tokenizer(name: str) -> TokenizerInfo:
+    """What is known of a base model without its weights, which stay where they are."""
+    settings, tokenizer, _ = read_files(name, None)
+    return TokenizerInfo(
+        encode=lambda messages: render(tokenizer, messages),
+        words=len(tokenizer),
+        longest=context_limit(settings.get_text_config()),
+    )
+
+
+def read_files(name: str, dtype: torch.dtype | None) -> tuple[Any, Any, Any]:
+    """The config, the tokenizer and, where it has a dtype, the model from a folder or the hub; a failure is one line."""
+    source = resolve(name)
     local = Path(source).is_dir()
     # trust_remote_code=False also keeps transformers from asking a question on the terminal.
     options: dict[str, Any] = {"local_files_only": local or not is_hub_reachable(source), "trust_remote_code": False}
     causal: Any = AutoModelForCausalLM  # its annotations know no loading report
     settings: Any = None
+    model: Any = None
+    report: dict[str, list[str]] = {"missing_keys": []}
     try:
-        settings = AutoConfig.from_pretrained(source, **options)
-        check_config(name, settings)
-        tokenizer = AutoTokenizer.from_pretrained(source, **options)
-        model, report = causal.from_pretrained(source, dtype=dtype, output_loading_info=True, **options)
+        with silence_transformers():
+            settings = AutoConfig.from_pretrained(source, **options)
+            check_config(name, settings)
+            tokenizer = AutoTokenizer.from_pretrained(source, **options)
+            if dtype is not None:
+                model, report = causal.from_pretrained(source, dtype=dtype, output_loading_info=True, **options)
     except MarftError:
         raise
     except Exception as error:  # a spoilt tokenizer.json raises nothing narrower
@@ -121,7 +141,30 @@ def read_files(name: str, source: str, dtype: torch.dtype) -> tuple[Any, Any]:
     if missing := sorted(report["missing_keys"]):
         # transformers fills the gaps with random numbers, which is how an encoder passes for a causal model
         raise MarftError(f"model {name} is not a whole causal language model: {missing[0]} is missing")
-    return tokenizer, model
+    if not tokenizer.chat_template:
+        raise MarftError(
+            f"model {name} has no chat template, so agents cannot be told their roles: use an instruct/chat model"
+        )
+    return settings, tokenizer, model
+
+
+@contextmanager
+def silence_transformers() -> Iterator[None]:
+    """No progress bars, and no log lines below an error, which is an exception too. What the caller had set is put back."""
+    loggers = [logging.getLogger("transformers"), logging.getLogger("huggingface_hub")]
+    levels = [logger.level for logger in loggers]
+    progress: Any = transformers.utils.logging  # partly untyped
+    shown = progress.is_progress_bar_enabled()
+    progress.disable_progress_bar()
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        if shown:
+            progress.enable_progress_bar()
 
 
 def is_hub_reachable(name: str) -> bool:
@@ -133,7 +176,7 @@ def is_hub_reachable(name: str) -> bool:
     return True
 
 
-def explain_failure(name: str, local: bool, error: Exception, settings: Any = None) -> str:
+def explain_failure(name: str, local: bool, error: Exception, settings: Any) -> str:
     """One line for what transformers raised."""
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if "Unrecognized configuration class" in reason:

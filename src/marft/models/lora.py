@@ -2,21 +2,19 @@
 
 y = W x + (α/r) · B_i A_i x, with i the adapter of the row that x belongs to. All adapters of a layer live in two
 stacked fp32 tensors, A [Σr, in] and B [Σr, out]; adapter i's parameters are views of its rows of both, registered as
-`<adapter>.<layer>.lora_A` and `lora_B`. Tokens are routed by a mask over the stacked rank (`MaskRouting`); models without a
-decoder of ours train by contiguous segments (`SegmentRouting`).
+`<adapter>.<layer>.lora_A` and `lora_B`. Tokens are routed by a mask over the stacked rank (`Routing`); the product itself
+is `fused_linear.FusedLinear`'s.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +43,6 @@ class LoraStack:
         self.all_b = torch.zeros(sum(ranks), base.out_features, device=device)
         self.a = [nn.Parameter(rows) for rows in self.all_a.split(ranks)]
         self.b = [nn.Parameter(rows) for rows in self.all_b.split(ranks)]
-        self.scalings = [s.scaling for s in specs]
         self.watched = [self.all_a, self.all_b]  # whose version counters tell that a parameter has changed
 
     def restack(self) -> None:
@@ -72,53 +69,21 @@ class NamedModules(nn.ModuleDict):
 class Adapter(nn.Module):
     """One adapter's parameters in a tree of modules like the base's, so that their names are like the base's too."""
 
-    def add(self, layer: str, a: nn.Parameter, b: nn.Parameter) -> None:
-        """Register the parameters of the layer of this dotted name."""
-        parent: nn.Module = self
-        for part in layer.split("."):
-            if part not in parent._modules:
-                parent.add_module(part, nn.Module())
-            parent = parent.get_submodule(part)
-        parent.register_parameter("lora_A", a)
-        parent.register_parameter("lora_B", b)
+    def __init__(self, stacks: Mapping[str, LoraStack], number: int) -> None:
+        super().__init__()
+        for layer, stack in stacks.items():
+            place: nn.Module = self
+            for part in layer.split("."):
+                if part not in place._modules:
+                    place.add_module(part, nn.Module())
+                place = place.get_submodule(part)
+            place.register_parameter("lora_A", stack.a[number])
+            place.register_parameter("lora_B", stack.b[number])
 
 
-class Routing(Protocol):
-    """Which adapter each row of a pass belongs to."""
-
-    def add(self, y: Tensor, x: Tensor, stack: LoraStack) -> Tensor:
-        """y + (α/r) · B_i A_i x; y is the caller's to give away and may be changed."""
-        ...
-
-
-class SegmentRouting:
-    """Contiguous runs of packed tokens, one an adapter: `adapters[j]` (None: base alone) has the next `sizes[j]` tokens.
-
-    Only adapters that have tokens take part, so the others receive no gradient at all.
-    """
-
-    def __init__(self, adapters: Sequence[int | None], sizes: Sequence[int]) -> None:
-        self.adapters, self.sizes = list(adapters), list(sizes)
-
-    def add(self, y: Tensor, x: Tensor, stack: LoraStack) -> Tensor:
-        """Each segment through its own adapter."""
-        if all(i is None for i in self.adapters):
-            return y
-        pieces = list(y.flatten(0, -2).split(self.sizes))
-        in_place = not torch.is_grad_enabled()
-        for j, (i, piece) in enumerate(zip(self.adapters, x.flatten(0, -2).split(self.sizes), strict=True)):
-            if i is not None:
-                hidden, b = linear(piece, stack.a[i].to(x.dtype)), stack.b[i].to(x.dtype)
-                grow = pieces[j].addmm_ if in_place else pieces[j].addmm
-                pieces[j] = grow(hidden, b, alpha=stack.scalings[i])
-        return y if in_place else torch.cat(pieces).view_as(y)
-
-
-class MaskRouting:
-    """Rows of any order: all adapters' products at once, each row keeping only its own adapter's rank columns.
-
-    A few kernels however many adapters the rows mix. Without a decoder of ours it is for generation alone.
-    """
+class Routing:
+    """Which adapter each row of a pass belongs to, in any order: all adapters' products are computed at once, and each row
+    keeps its own adapter's rank columns. A few kernels however many adapters the rows mix."""
 
     def __init__(self, mask: Tensor, present: Collection[int] = ()) -> None:
         self.mask = mask  # [tokens, Σr]: the adapter's scaling on its own columns, else 0
@@ -131,52 +96,18 @@ class MaskRouting:
             self._columns[layers] = self.mask.to(dtype).repeat(1, layers)
         return self._columns[layers]
 
-    def add(self, y: Tensor, x: Tensor, stack: LoraStack) -> Tensor:
-        """All adapters' products at once, masked."""
-        if not self.mask.shape[1]:  # nobody has an adapter
-            return y
-        hidden = linear(x.flatten(0, -2), stack.all_a.to(x.dtype)) * self.columns(1, x.dtype)
-        y.view(-1, y.shape[-1]).addmm_(hidden, stack.all_b.to(x.dtype))
-        return y
-
-
-class TeamLinear(nn.Module):
-    """A frozen linear layer plus its stack of adapters, steered by the team's current routing."""
-
-    def __init__(self, base: nn.Linear, stack: LoraStack, team: TeamLora) -> None:
-        super().__init__()
-        self.base = base
-        self.stack = stack
-        self.team = [team]  # in a list: not a submodule
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x [..., in] → [..., out]"""
-        y: Tensor = self.base(x)
-        routing = self.team[0].routing
-        return y if routing is None else routing.add(y, x, self.stack)
-
 
 class TeamLora:
-    """All adapters of a team on one base model, which it wraps in place."""
+    """All adapters of a team on one base model: a stack for each of its layers that are adapted."""
 
     def __init__(self, model: nn.Module, specs: Sequence[AdapterSpec], targets: Sequence[str] | str, seed: int) -> None:
         self.specs = {spec.name: spec for spec in specs}
         self.index = {spec.name: i for i, spec in enumerate(specs)}
         self.routing: Routing | None = None
-        self.layers: dict[str, TeamLinear] = {}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            for name, module in find_targets(model, targets):
-                layer = TeamLinear(module, LoraStack(module, specs), self)
-                parent, _, child = name.rpartition(".")
-                setattr(model.get_submodule(parent), child, layer)
-                self.layers[name] = layer
-        self.adapters = NamedModules()
-        for name, i in self.index.items():
-            adapter = Adapter()
-            self.adapters[name] = adapter
-            for path, wrapped in self.layers.items():
-                adapter.add(path, wrapped.stack.a[i], wrapped.stack.b[i])
+            self.stacks = {name: LoraStack(layer, specs) for name, layer in find_targets(model, targets)}
+        self.adapters = NamedModules({name: Adapter(self.stacks, i) for name, i in self.index.items()})
 
     @contextmanager
     def route(self, routing: Routing | None) -> Iterator[None]:
@@ -192,19 +123,15 @@ class TeamLora:
         i = self.index[name]
         return {
             f"{layer}.{side}": parameter
-            for layer, wrapped in self.layers.items()
-            for side, parameter in (("a", wrapped.stack.a[i]), ("b", wrapped.stack.b[i]))
+            for layer, stack in self.stacks.items()
+            for side, parameter in (("a", stack.a[i]), ("b", stack.b[i]))
         }
 
     def masks(self, device: torch.device) -> Tensor:
         """[adapters + 1, Σr]: row i keeps adapter i's columns, the last row none (base alone)."""
-        ranks = [spec.rank for spec in self.specs.values()]
-        table = torch.zeros(len(ranks) + 1, sum(ranks), device=device)
-        start = 0
-        for i, spec in enumerate(self.specs.values()):
-            table[i, start : start + spec.rank] = spec.scaling
-            start += spec.rank
-        return table
+        own = [torch.full((1, spec.rank), spec.scaling) for spec in self.specs.values()]
+        none = torch.zeros(1, sum(spec.rank for spec in self.specs.values()))
+        return torch.cat([torch.block_diag(*own), none]).to(device) if own else none.to(device)
 
 
 def find_targets(model: nn.Module, targets: Sequence[str] | str) -> list[tuple[str, nn.Linear]]:

@@ -38,7 +38,7 @@ def save_adapter(team: TeamModel, name: str, folder: Path) -> None:
         "bias": "none",
         "fan_in_fan_out": False,
         "inference_mode": True,
-        "target_modules": sorted({layer.rpartition(".")[2] for layer in team.lora.layers}),
+        "target_modules": sorted({layer.rpartition(".")[2] for layer in team.lora.stacks}),
     }
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
     if name in team.value_heads:
@@ -68,9 +68,9 @@ def to_peft(team: TeamModel, name: str) -> dict[str, Tensor]:
     """PEFT's name and shape of each of the adapter's tensors, as views: A [r, in], B [out, r]."""
     i = team.lora.index[name]
     views: dict[str, Tensor] = {}
-    for layer, wrapped in team.lora.layers.items():
-        views[f"base_model.model.{layer}.lora_A.weight"] = wrapped.stack.a[i]
-        views[f"base_model.model.{layer}.lora_B.weight"] = wrapped.stack.b[i].T
+    for layer, stack in team.lora.stacks.items():
+        views[f"base_model.model.{layer}.lora_A.weight"] = stack.a[i]
+        views[f"base_model.model.{layer}.lora_B.weight"] = stack.b[i].T
     return views
 
 

@@ -7,9 +7,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
-from marft.models.attention import PackedAttention, ScatterRows, SelectRows, cumulative_lengths, flash_attention, ragged
+from marft.models.attention import (
+    SelectRows,
+    attend_on_grid,
+    cumulative_lengths,
+    flash_attention,
+    from_grid,
+    ragged,
+    to_grid,
+)
 from marft.models.layout import Layout
 
 
@@ -134,19 +141,6 @@ class PaddedBlock:
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """q [N, H, d] and the whole row's k, v [T, G, d] → [N, H, d]"""
-        grid_q = self.spread(q, self.cell_q, self.width)
-        grid_k, grid_v = (self.spread(self.keys(x), self.cell_k, self.depth) for x in (k, v))
-        if self.mask is None:
-            out = PackedAttention.on_grid(grid_q, grid_k, grid_v, scale)
-        else:
-            grouped = q.shape[1] != k.shape[1]
-            out = scaled_dot_product_attention(
-                grid_q, grid_k, grid_v, attn_mask=self.mask, scale=scale, enable_gqa=grouped
-            )
-        picked: Tensor = SelectRows.apply(out.transpose(1, 2).flatten(0, 1), self.cell_q)
-        return picked
-
-    def spread(self, x: Tensor, cell: Tensor, width: int) -> Tensor:
-        """[N, heads, d] → [S, heads, width, d]"""
-        grid: Tensor = ScatterRows.apply(x, cell, self.count * width)
-        return grid.view(self.count, width, *x.shape[1:]).transpose(1, 2)
+        grid_q = to_grid(q, self.cell_q, self.count, self.width)
+        grid_k, grid_v = (to_grid(self.keys(x), self.cell_k, self.count, self.depth) for x in (k, v))
+        return from_grid(attend_on_grid(grid_q, grid_k, grid_v, scale, self.mask), self.cell_q)

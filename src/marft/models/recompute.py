@@ -20,7 +20,7 @@ def recompute_layers(team: TeamModel) -> None:
     if team.decoder is not None:
         team.decoder.recompute = True
         return
-    layers: list[Any] = [layer for layer in team.model.modules() if isinstance(layer, GradientCheckpointingLayer)]
+    layers: list[Any] = [layer for layer in team.base.modules() if isinstance(layer, GradientCheckpointingLayer)]
     if not layers:
         raise MarftError(f"train.recompute: model {team.name!r} has no layers that can be recomputed; drop it")
     for layer in layers:

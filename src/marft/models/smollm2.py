@@ -117,7 +117,7 @@ def convert(gguf: Path, out: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from marft.models.transformers_logging import silence_transformers
+    from marft.models.loading import silence_transformers
 
     causal: Any = AutoModelForCausalLM  # partly untyped
     with (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from marft.types import MarftError
@@ -33,21 +32,11 @@ def check_config(name: str, settings: Any) -> None:
 
 def quantisation(settings: Any) -> str | None:
     """The method, with the bits of a weight where the config tells; None for plain weights."""
-    for own in config_parts(settings):
+    for part in (settings, getattr(settings, "text_config", None)):  # the latter: of the language model inside it
         for key in QUANTISED:
-            found = getattr(own, key, None)
-            if found is not None:
-                return describe_quantisation(
-                    found if isinstance(found, dict) else vars(found) if hasattr(found, "__dict__") else {}
-                )
+            if (found := getattr(part, key, None)) is not None:
+                return describe_quantisation(found if isinstance(found, dict) else getattr(found, "__dict__", {}))
     return None
-
-
-def config_parts(settings: Any) -> Iterator[Any]:
-    """The config, and that of the language model inside it."""
-    yield settings
-    if (text := getattr(settings, "text_config", None)) is not None:
-        yield text
 
 
 def describe_quantisation(found: dict[str, Any]) -> str:

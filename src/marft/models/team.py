@@ -12,9 +12,10 @@ from transformers import PreTrainedModel
 from marft.models import attention
 from marft.models.attention import AttentionFn, PackedAttention
 from marft.models.decoder import Decoder, has_decoder
+from marft.models.fused_linear import FusedLinear, adapt_layers
 from marft.models.loading import Loaded, context_limit
 from marft.models.logprobs import head_logits
-from marft.models.lora import AdapterSpec, MaskRouting, NamedModules, Routing, SegmentRouting, TeamLora
+from marft.models.lora import AdapterSpec, NamedModules, Routing, TeamLora
 from marft.terminal import complain
 from marft.types import MarftError
 
@@ -23,7 +24,8 @@ class TeamModel(nn.Module):
     """The shared base, its adapters and value heads; called, it is the one way through the base.
 
     Parameters are named `base.…` (frozen; the decoder's, or the transformers model's where there is none),
-    `adapters.<name>.<layer>.lora_A` and `lora_B`, and `value_heads.<critic>.…`; each is there once.
+    `adapters.<name>.<layer>.lora_A` and `lora_B`, and `value_heads.<critic>.…`; each is there once. The model that was
+    loaded belongs to the team from then on.
     """
 
     masks: Tensor
@@ -39,15 +41,26 @@ class TeamModel(nn.Module):
     ) -> None:
         super().__init__()
         self.name, self.tokenizer, self.end_ids = loaded.name, loaded.tokenizer, loaded.end_ids
-        self._loaded = (loaded.model,)  # in a tuple: no submodule, since a decoder owns the same weights
-        self.config: Any = self.model.config.get_text_config()
-        self._adopt(loaded.name)
+        model = loaded.model
+        self.base: nn.Module = model
+        self.config: Any = model.config.get_text_config()
+        self.dtype = model.dtype
+        self.words = int(model.get_input_embeddings().weight.shape[0])  # tokens that it knows
+        self._adopt(model)
         try:
-            self.lora = TeamLora(self.model, [*agents, *critics], targets, seed)
+            self.lora = TeamLora(model, [*agents, *critics], targets, seed)
         except ValueError as error:
             raise MarftError(str(error)) from None
         self.register_buffer("masks", self.lora.masks(self.device), persistent=False)
-        self.base: nn.Module = self._fuse() or self.model
+        if has_decoder(model):
+            self.base = self._fuse(model)
+        else:
+            complain(
+                f"marft: model {self.name} is no Llama, Qwen2 or Qwen3 as our decoder knows them: it runs on "
+                "transformers' own forward pass, which is slower"
+            )
+            adapt_layers(model, self.lora)
+        self.products = [module for module in self.base.modules() if isinstance(module, FusedLinear)]
         self.agents = [spec.name for spec in agents]
         self.adapters = self.lora.adapters  # by name, the critics' after the agents'
         self.value_heads = NamedModules(
@@ -55,19 +68,9 @@ class TeamModel(nn.Module):
         )
 
     @property
-    def model(self) -> PreTrainedModel:
-        """The transformers model that was loaded."""
-        return self._loaded[0]
-
-    @property
-    def backbone(self) -> Any:
-        """The transformers model without its output head."""
-        return self.model.base_model
-
-    @property
     def head(self) -> Any:
         """The output head."""
-        return self.model.get_output_embeddings()
+        return self.base.head if isinstance(self.base, Decoder) else self.base.get_output_embeddings()  # type: ignore[operator]
 
     @property
     def decoder(self) -> Decoder | None:
@@ -87,42 +90,40 @@ class TeamModel(nn.Module):
 
     def forward(self, ids: Tensor, positions: Tensor, attend: AttentionFn, routing: Routing | None) -> Tensor:
         """Last hidden states [B, T, D] of ids [B, T]."""
+        self.refresh()
         states: Tensor
-        if (decoder := self.decoder) is not None:
-            assert routing is None or isinstance(routing, MaskRouting)
-            decoder.refresh()
-            states = decoder(ids, positions, attend, routing)
+        if isinstance(self.base, Decoder):
+            states = self.base(ids, positions, attend, routing)
             return states
         with self.lora.route(routing):
-            out = self.backbone(input_ids=ids, position_ids=positions, attend=attend, use_cache=False)
+            out = self.base.base_model(input_ids=ids, position_ids=positions, attend=attend, use_cache=False)  # type: ignore[operator]
         states = out.last_hidden_state
         return states
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Of `to` and its like: what shares memory must do so again where it has come to lie."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.model._apply(fn)  # what no decoder owns
-        for layer in self.lora.layers.values():
-            layer.stack.restack()
-        for product in self.decoder.fused if self.decoder else ():
-            product.relink()
+        for stack in self.lora.stacks.values():
+            stack.restack()
         return self
 
     def refresh(self) -> None:
-        """Let changed adapters count in what was captured; cheap where none has changed."""
-        if self.decoder is not None:
-            self.decoder.refresh()
+        """Let changed adapters count in the base's products; cheap where none has changed."""
+        pairs = [pair for product in self.products for pair in product.refresh()]
+        dense = [pair for pair in pairs if pair[0].is_contiguous()]  # copied in a few kernels
+        with torch.no_grad():
+            for some in (dense, [pair for pair in pairs if not pair[0].is_contiguous()]):
+                if some:
+                    torch._foreach_copy_([target for target, _ in some], [source for _, source in some])
 
     def routing(self, adapters: Sequence[int | None], lengths: Sequence[int]) -> Routing | None:
-        """Of packed sequences, sorted by adapter."""
-        if self.decoder is None:
-            return segment_routing(adapters, lengths)
+        """Of packed sequences; None where all are the base's alone."""
         present = frozenset(i for i in adapters if i is not None)
         if not present:
             return None
         rows = torch.tensor([len(self.lora.specs) if i is None else i for i in adapters])
         table = self.masks[rows.to(self.device)]
-        return MaskRouting(table.repeat_interleave(torch.tensor(lengths, device=self.device), 0), present)
+        return Routing(table.repeat_interleave(torch.tensor(lengths, device=self.device), 0), present)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """fp32 logits, without gradient."""
@@ -148,7 +149,7 @@ class TeamModel(nn.Module):
                     if tensors[key].data_ptr() != parameter.data_ptr():
                         parameter.copy_(tensors[key])
 
-    def _adopt(self, name: str) -> None:
+    def _adopt(self, model: PreTrainedModel) -> None:
         """Switch to our attention, after checking that it computes what the model's own does on two sequences in a row.
 
         A layer that does not ask it (another attention, a recurrence) would mix them, or see no earlier token when the
@@ -157,40 +158,36 @@ class TeamModel(nn.Module):
         lengths = [5, 3]
         ids, packed = self._probe(sum(lengths)), RecordingAttention(lengths, self.device)
         with torch.no_grad():
-            own = [self.model(input_ids=half, use_cache=False).logits for half in ids.split(lengths, dim=1)]
+            own = [model(input_ids=half, use_cache=False).logits for half in ids.split(lengths, dim=1)]
             expected = torch.cat(own, dim=1).float()
             if not expected.isfinite().all():
                 raise MarftError(
-                    f"model {name!r} computes numbers that are not finite: its files are damaged, or it needs another dtype "
+                    f"model {self.name!r} computes numbers that are not finite: its files are damaged, or it needs another dtype "
                     "(dtype=float32)"
                 )
             try:
-                self.model.set_attn_implementation(attention.NAME)
-                out = self.backbone(input_ids=ids, position_ids=packed.position_ids, attend=packed, use_cache=False)
+                model.set_attn_implementation(attention.NAME)
+                out = model.base_model(input_ids=ids, position_ids=packed.position_ids, attend=packed, use_cache=False)
                 found = self.logits(out.last_hidden_state)
             except (KeyError, TypeError, ValueError) as error:
                 raise MarftError(
-                    f"model {name!r} cannot run on our attention ({error}); use another causal model"
+                    f"model {self.name!r} cannot run on our attention ({error}); use another causal model"
                 ) from None
         if len(packed.layers) < self.config.num_hidden_layers:
-            raise MarftError(f"model {name!r} has layers that cannot run on our attention; use another causal model")
+            raise MarftError(
+                f"model {self.name!r} has layers that cannot run on our attention; use another causal model"
+            )
         if not (distance := relative_distance(found, expected, lengths)) <= self.tolerance:
             raise MarftError(
-                f"model {name!r} differs from its own forward by {distance:.2%} on our attention; use another model"
+                f"model {self.name!r} differs from its own forward by {distance:.2%} on our attention; use another model"
             )
 
-    def _fuse(self) -> Decoder | None:
+    def _fuse(self, model: PreTrainedModel) -> Decoder:
         """The family's own forward pass, after checking that it computes what the model does."""
-        if not has_decoder(self.model):
-            complain(
-                f"marft: model {self.name} is no Llama, Qwen2 or Qwen3 as our decoder knows them: it runs on "
-                "transformers' own forward pass, which is slower"
-            )
-            return None
         ids, packed = self._probe(8), PackedAttention([8], self.device)
-        with torch.no_grad(), self.lora.route(None):
-            out = self.backbone(input_ids=ids, position_ids=packed.position_ids, attend=packed, use_cache=False)
-            decoder = Decoder(self.model, self.longest)
+        with torch.no_grad():
+            out = model.base_model(input_ids=ids, position_ids=packed.position_ids, attend=packed, use_cache=False)
+            decoder = Decoder(model, self.lora.stacks, self.longest)
             found = decoder(ids, packed.position_ids, packed, None)
         distance = relative_distance(found, out.last_hidden_state, [8])
         assert distance <= self.tolerance, f"the decoder is wrong by {distance:.2%}"
@@ -205,7 +202,7 @@ class TeamModel(nn.Module):
     @property
     def tolerance(self) -> float:
         """Half of the precision's digits must agree."""
-        return float(torch.finfo(self.model.dtype).eps ** 0.5)
+        return float(torch.finfo(self.dtype).eps ** 0.5)
 
 
 def relative_distance(found: Tensor, expected: Tensor, lengths: Sequence[int]) -> float:
@@ -234,16 +231,3 @@ def value_head(width: int, device: torch.device) -> nn.Linear:
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     return head
-
-
-def segment_routing(adapters: Sequence[int | None], lengths: Sequence[int]) -> SegmentRouting:
-    """The routing of packed sequences that are sorted by adapter: neighbours with the same one become one segment."""
-    merged: list[int | None] = []
-    sizes: list[int] = []
-    for adapter, length in zip(adapters, lengths, strict=True):
-        if merged and merged[-1] == adapter:
-            sizes[-1] += length
-        else:
-            merged.append(adapter)
-            sizes.append(length)
-    return SegmentRouting(merged, sizes)

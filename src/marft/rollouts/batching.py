@@ -118,7 +118,7 @@ def states_of(
     for e, turn in zip(found.episode, found.turns, strict=True):
         before = episodes[e].turns[: turn.index]
         state = central_state(task=episodes[e].task, shown=turn.shown, turns=before, next_agent=turn.agent)
-        states.append(agents[turn.agent].voice.encode(state) if turn.agent in judged else ())
+        states.append(agents[turn.agent].engine.encode(state) if turn.agent in judged else ())
     return states
 
 
@@ -139,5 +139,5 @@ def cut_states_of(
             state = central_state(
                 task=episode.task, shown=episode.cut_shown, turns=episode.turns, next_agent=episode.cut_before
             )
-            judges[e], states[e] = judge, agents[members[judge].agent].voice.encode(state)
+            judges[e], states[e] = judge, agents[members[judge].agent].engine.encode(state)
     return judges, states

@@ -60,6 +60,7 @@ class Assembly:
     """Everything a run works with."""
 
     bases: Mapping[str, Base]  # by model name
+    engines: Sequence[Engine]  # those of the bases, and of agents that speak with none
     learner: LocalLearner
     runner: EpisodeRunner
     lockstep: Lockstep  # of all that the team's engines wait for
@@ -83,7 +84,7 @@ class Assembly:
     @property
     def tokens(self) -> int:
         """Generated so far."""
-        return sum(base.engine.tokens for base in self.bases.values())
+        return sum(engine.tokens for engine in self.engines)
 
     @property
     def vocabularies(self) -> dict[str, int]:
@@ -93,15 +94,15 @@ class Assembly:
 
     def publish(self, version: int) -> None:
         """Engines speak with the adapters as they are now, which are this version's."""
-        for base in self.bases.values():
-            base.engine.publish(version)
+        for engine in self.engines:
+            engine.publish(version)
 
     def close(self) -> None:
         """Ends the environment's processes, and frees what the engines hold."""
         with ExitStack() as stack:  # one that fails keeps none of the others
             stack.callback(self.runner.host.close)
-            for base in self.bases.values():
-                stack.callback(base.engine.close)
+            for engine in self.engines:
+                stack.callback(engine.close)
 
     def __enter__(self) -> Self:
         return self
@@ -118,7 +119,7 @@ def assemble(
     """`saved` is a checkpoint of the same run, where there is one: agents that brought adapters along have theirs there.
     Tasks of the splits in `reads` are read before any model is, which may be large and far away."""
     if config.engine.name == "vllm":
-        from marft.engines.vllm.factory import check_available
+        from marft.engines.vllm.engine import check_available
 
         check_available(config.engine)
     status = status or Status()
@@ -133,8 +134,11 @@ def assemble(
     for name in base_names(config):
         status.begin(f"loading the model {name}")
         bases[name] = make_base(config, name, saved, lockstep)
-    engines = {name: base.engine for name, base in bases.items()}
-    agents = {name: make_agent(config, name, engines, lockstep) for name in config.team.agents}
+    own = {name: engine for name, agent in config.team.agents.items() if (engine := make_agent_engine(agent))}
+    agents = {
+        name: make_agent(config, name, own.get(name) or bases[model_of(config, name)].engine, lockstep)
+        for name in config.team.agents
+    }
     members = [
         Member(agent=name, adapter=adapter, critic=critic_of(config, name))
         for name, adapter in config.team.trained.items()
@@ -148,7 +152,8 @@ def assemble(
     assert isinstance(config.algorithm, Algorithm)
     learner = LocalLearner(members, teams, config.algorithm, learner_settings(config, members), status)
     runner = EpisodeRunner(team=agents, host=host, workflow=workflow, status=status)
-    return Assembly(bases=bases, learner=learner, runner=runner, lockstep=lockstep)
+    engines = [*(base.engine for base in bases.values()), *own.values()]
+    return Assembly(bases=bases, engines=engines, learner=learner, runner=runner, lockstep=lockstep)
 
 
 def open_host(env: EnvConfig, lockstep: Lockstep) -> Host:
@@ -220,7 +225,7 @@ def make_engine(config: Config, team: TeamModel, lockstep: Lockstep) -> Engine:
             memory = config.engine.share / len(base_names(config))
             return LocalEngine(team, config.engine.slots, lockstep.settled, memory=memory)
         case "vllm":
-            from marft.engines.vllm.factory import make_vllm_engine
+            from marft.engines.vllm.engine import make_vllm_engine
 
             return make_vllm_engine(team, config.engine, lockstep.settled)
         case name:
@@ -280,8 +285,8 @@ def critic_of(config: Config, agent: str) -> str | None:
 
 
 # --- agents ----------------------------------------------------------------------------------------------------------
-def make_agent(config: Config, name: str, engines: Mapping[str, TextEngine], lockstep: Lockstep) -> Agent:
-    """An agent of the config with its prompt, sampling settings, tools and engine."""
+def make_agent(config: Config, name: str, engine: TextEngine, lockstep: Lockstep) -> Agent:
+    """An agent of the config with its prompt, sampling settings and tools, which speaks with `engine`."""
     agent = config.team.agents[name]
     tools = make_tools(agent, lockstep)
     sampling = (
@@ -293,7 +298,7 @@ def make_agent(config: Config, name: str, engines: Mapping[str, TextEngine], loc
         sees=agent.sees,
         adapter=adapter_of(config, name),
         sampling=replace(sampling, stop=(*agent.stop, *tools.stops)),
-        voice=engine_of(agent, engines, model_of(config, name)),
+        engine=engine,
         tools=tools,
     )
 
@@ -310,8 +315,8 @@ def make_tools(agent: AgentConfig, lockstep: Lockstep) -> Tools:
     return Tools(by_name={tool.name: offer(tool) for tool in made}, most=agent.calls or MOST_CALLS)
 
 
-def engine_of(agent: AgentConfig, engines: Mapping[str, TextEngine], model: str) -> TextEngine:
-    """The engine that generates an agent's turns: its script, its remote endpoint, or that of its base model."""
+def make_agent_engine(agent: AgentConfig) -> Engine | None:
+    """The engine of an agent alone: its script, or its remote endpoint; None where it speaks with a base model."""
     if agent.script is not None:
         return ScriptedEngine(find_script(agent.script), ids=False)
     if remote := agent.remote:
@@ -320,7 +325,7 @@ def engine_of(agent: AgentConfig, engines: Mapping[str, TextEngine], model: str)
         return OpenAIEngine(
             remote.url, remote.model, key_env=remote.key_env, timeout=remote.timeout, retries=remote.retries
         )
-    return engines[model]
+    return None
 
 
 # --- the learner -----------------------------------------------------------------------------------------------------

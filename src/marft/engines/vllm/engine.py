@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import importlib.util
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Protocol
 
+from marft.config.schema import EngineConfig
 from marft.engines.base import Adapters
 from marft.engines.checked import check_sampled
 from marft.engines.stop_strings import cut_at_stop
@@ -15,7 +17,7 @@ from marft.engines.vllm.adapter_versions import AdapterVersion, AdapterVersions,
 from marft.models.loading import render
 from marft.models.team import TeamModel
 from marft.terminal import complain
-from marft.types import Completion, Message, PromptTooLong, Request, SpeechError
+from marft.types import Completion, MarftError, Message, PromptTooLong, Request, SpeechError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,6 @@ class VllmEngine:
     def __init__(self, team: TeamModel, backend: Backend) -> None:
         self.team, self.backend = team, backend
         self.longest = min(team.longest, backend.longest)
-        self.words = int(team.model.get_input_embeddings().weight.shape[0])
         self.version = self.tokens = 0
         self.closed = False
         self.adapter_versions = AdapterVersions(team)
@@ -87,7 +88,7 @@ class VllmEngine:
             finally:
                 adapter_version.users -= 1
             await self._drop_outdated()
-        check_sampled(said.token_ids, said.logprobs, limit=limit, words=self.words, who="vLLM")
+        check_sampled(said.token_ids, said.logprobs, limit=limit, words=self.team.words, who="vLLM")
         self.tokens += len(said.token_ids)
         return self._completion(request, said, version)
 
@@ -152,3 +153,29 @@ class VllmEngine:
 def has_failed(ready: asyncio.Future[None]) -> bool:
     """Whether loading was cancelled or raised."""
     return ready.cancelled() or ready.exception() is not None
+
+
+def check_available(config: EngineConfig) -> None:
+    """A package that is missing or a server that is away is better known before the model is read."""
+    if config.url is not None:
+        from marft.engines.vllm.server import find_server
+
+        find_server(config.url)
+    elif importlib.util.find_spec("vllm") is None:
+        raise MarftError(
+            "engine.name: vllm is not installed; pip install 'marft[vllm]', or on a machine without a GPU see docs/engines.md"
+        )
+
+
+def make_vllm_engine(team: TeamModel, config: EngineConfig, settled: Callable[[], Awaitable[None]]) -> VllmEngine:
+    """An engine on the server at `config.url`, or on vLLM in this process."""
+    backend: Backend
+    if config.url is not None:
+        from marft.engines.vllm.server import Server, find_server
+
+        backend = Server(team, find_server(config.url), slots=config.slots)
+    else:
+        from marft.engines.vllm.process import Process
+
+        backend = Process(team, slots=config.slots, memory=config.share, settled=settled)
+    return VllmEngine(team, backend)

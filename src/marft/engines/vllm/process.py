@@ -137,7 +137,7 @@ def start_engine(team: TeamModel, *, slots: int, memory: float) -> Any:
                 LLMEngine.from_engine_args(
                     EngineArgs(
                         model=model_folder(team.name),
-                        dtype=str(team.model.dtype).removeprefix("torch."),
+                        dtype=str(team.dtype).removeprefix("torch."),
                         max_model_len=team.longest,
                         max_num_seqs=slots,
                         gpu_memory_utilization=memory,

@@ -18,8 +18,15 @@ from typing import Any
 import httpx2
 
 from marft.engines.checked import ROUNDING
-from marft.engines.connections import Connections
-from marft.engines.openai import error_message, one_line
+from marft.engines.connections import (
+    Connections,
+    HttpAnswer,
+    NoAnswerError,
+    error_message,
+    one_line,
+    request_headers,
+    send_request,
+)
 from marft.engines.secret import Secret
 from marft.engines.vllm.adapter_versions import AdapterVersion
 from marft.engines.vllm.engine import SampledTokens
@@ -45,18 +52,6 @@ class ServedModel:
     secret: Secret
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpAnswer:
-    """All of one."""
-
-    status: int
-    body: bytes
-
-
-class NoAnswerError(Exception):
-    """Why nothing that can be read has come, in a few words."""
-
-
 def read_secret(url: str) -> Secret:
     """The key, if there is one. It goes to no other machine in clear text."""
     secret = Secret(KEY if os.environ.get(KEY, "").strip() else None, url, "engine.url")
@@ -77,32 +72,6 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def request_headers(secret: Secret) -> dict[str, str]:
-    """With the key, and asking for an answer that is not compressed."""
-    return {"Accept-Encoding": "identity", **secret.headers()}
-
-
-async def send_request(
-    client: httpx2.AsyncClient, method: str, url: str, body: object, patience: float, secret: Secret
-) -> HttpAnswer:
-    """All of what is answered, or NoAnswerError, which never quotes the key."""
-    data = bytearray()
-    try:
-        async with (
-            asyncio.timeout(patience),  # of all of it: a server that drips bytes never lets a read time out
-            client.stream(method, url, json=body) as response,
-        ):
-            async for chunk in response.aiter_bytes():
-                data += chunk
-                if len(data) > LARGEST:
-                    raise NoAnswerError(f"its answer is longer than {LARGEST >> 20} MB")
-    except TimeoutError:
-        raise NoAnswerError(f"no whole answer within {patience:g} s") from None
-    except (httpx2.HTTPError, httpx2.InvalidURL) as error:  # from none: the library's ones know the request's headers
-        raise NoAnswerError(one_line(secret.scrub(str(error))) or type(error).__name__) from None
-    return HttpAnswer(status=response.status_code, body=bytes(data))
-
-
 def describe_refusal(answer: HttpAnswer, secret: Secret) -> str:
     """Why a request was refused, in one line without the key."""
     if answer.status in (401, 403):
@@ -119,8 +88,9 @@ def find_server(url: str) -> ServedModel:
         with ThreadPoolExecutor(1) as other:  # in this thread, as in a notebook's, an event loop may be running
             served, logprob = other.submit(asyncio.run, probe(base, secret)).result()
     except NoAnswerError as error:
+        reason = one_line(secret.scrub(str(error)))
         raise MarftError(
-            f"engine.url: no vLLM server answers at {url} ({error}); start one with {START}, and set {KEY} here too"
+            f"engine.url: no vLLM server answers at {url} ({reason}); start one with {START}, and set {KEY} here too"
         ) from None
     except ValueError:
         raise MarftError(f"engine.url: what answers at {url} is no vLLM server of a known version") from None
@@ -139,7 +109,7 @@ async def probe(base: str, secret: Secret) -> tuple[ServedModel, float]:
     async with httpx2.AsyncClient(timeout=SHORT, trust_env=False, headers=request_headers(secret)) as client:
 
         async def ask(method: str, path: str, body: object = None) -> bytes:
-            answer = await send_request(client, method, f"{base}{path}", body, SHORT, secret)
+            answer = await send_request(client, method, f"{base}{path}", body, patience=SHORT, largest=LARGEST)
             if answer.status != 200:
                 raise NoAnswerError(describe_refusal(answer, secret))
             return answer.body
@@ -258,11 +228,11 @@ class Server:
         connection = await self.connections.get()
         async with connection.permits:
             try:
-                return await send_request(
-                    connection.client, "POST", f"{self.served.url}{path}", body, PATIENCE, self.served.secret
-                )
+                url = f"{self.served.url}{path}"
+                return await send_request(connection.client, "POST", url, body, patience=PATIENCE, largest=LARGEST)
             except NoAnswerError as error:
-                raise SpeechError(f"vLLM at {self.served.url} is away: {error}") from None
+                reason = one_line(self.served.secret.scrub(str(error)))
+                raise SpeechError(f"vLLM at {self.served.url} is away: {reason}") from None
 
     def _complaint(self, answer: HttpAnswer) -> str:
         return one_line(self.served.secret.scrub(error_message(answer.body)))
