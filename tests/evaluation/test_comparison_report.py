@@ -21,7 +21,6 @@ from marft.evaluation.comparison.report import (
     report_markdown,
     table_columns,
 )
-from marft.evaluation.formulas import wilson_interval
 from marft.evaluation.intervals import (
     T975,
     IntervalEstimate,
@@ -29,6 +28,7 @@ from marft.evaluation.intervals import (
     newcombe_interval,
     paired_difference,
     t_interval,
+    wilson_interval,
 )
 from marft.types import MarftError
 

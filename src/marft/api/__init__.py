@@ -12,7 +12,7 @@ from typing import Any
 from marft.api.results import CompareResults, EvalResults, Summary
 from marft.api.settings import AgentSettings, EnvSettings, WorkflowSettings, collect_settings
 from marft.api.team import Team
-from marft.references import bind_references
+from marft.import_paths import bind_import_paths
 from marft.threads import rest_soon
 from marft.types import Episode, MarftError, Task
 
@@ -48,7 +48,7 @@ def train(
         raise MarftError("at goes with resume=True: it names the checkpoint to go back to")
     if resume and (run is None or source is not None):
         raise MarftError("resume=True takes run=DIR, and not a recipe or a file: it goes on with that run's config")
-    with bind_references(asked.things):
+    with bind_import_paths(asked.things):
         config = None if resume else asked.config(source)  # before the heavy imports: a typo is answered at once
         from marft.terminal.display import start_display
 
@@ -84,7 +84,7 @@ def load(
     asked = collect_settings(settings, env=env, workflow=workflow, agents=agents)
     from marft.terminal.display import start_display
 
-    with bind_references(asked.things), start_display(stderr=True) as display:
+    with bind_import_paths(asked.things), start_display(stderr=True) as display:
         from marft.training.loading import is_run, load_new_team, load_trained_team
 
         if is_run(str(source)):
@@ -148,7 +148,7 @@ def compare(
     """
     rest_soon()
     asked = collect_settings(settings, env=env, workflow=workflow, agents=agents)
-    with bind_references(asked.things):
+    with bind_import_paths(asked.things):
         from marft.evaluation.comparison.cells import make_question
 
         question = make_question(asked.config(source), seeds=seeds, single=single, frozen=frozen)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from marft.envs.base import Environment
-from marft.references import name_of, numbered_name
+from marft.import_paths import name_of, numbered_name
 from marft.types import MarftError
 
 if TYPE_CHECKING:

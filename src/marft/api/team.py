@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from marft.api.results import EvalResults
 from marft.envs.base import Split
-from marft.references import bind_references
+from marft.import_paths import bind_import_paths
 from marft.types import Episode, MarftError, Reward, Task
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Team:
         parts = self._open
         asked = collect_settings({"eval": settings}, env=None, workflow=None, agents=None)
         path = Path(run) if run else next_run_path(f"eval-{Path(self._source).name}")
-        with bind_references({**self._things, **asked.things}), Lock(path), Display() as display:
+        with bind_import_paths({**self._things, **asked.things}), Lock(path), Display() as display:
             config = parse(merge_settings(self.config.model_dump(mode="json"), asked.settings))
             results = evaluate_benchmarks(config, parts, path, display)
         return EvalResults(path=path, benchmarks={result.name: result for result in results})

@@ -18,7 +18,7 @@ from marft.commands.train import needed_splits
 from marft.config import Config
 from marft.engines.local import LocalEngine
 from marft.evaluation.held_out import HeldOut
-from marft.evaluation.rehearsal import rehearse_all
+from marft.evaluation.sanity_check import check_team_everywhere
 from marft.game.play import Agent
 from marft.models.team import TeamModel
 from marft.rollouts.credit import Credit
@@ -92,8 +92,8 @@ def plan(config: Config, status: Status | None = None) -> Forecast:
         raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
     with one_loop(), assemble(config, reads=needed_splits(config), status=status) as parts:
         load_initial_adapters(config, parts)
-        status.begin("rehearsing")
-        rehearse_all(config, without_remotes(config, parts), REMEDY)
+        status.begin("checking that the team can play")
+        check_team_everywhere(config, without_remotes(config, parts), REMEDY)
         found = measure_iteration(config, parts)
         lines = list(describe_forecast(config, parts, found))
     status.rest()

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from marft.config.algorithm import ALGORITHMS
 from marft.config.choices import CHOICES, class_of
 from marft.config.hints import hint_for_key, hint_for_name
-from marft.config.places import is_section
 from marft.config.schema import Config
+from marft.config.schema_keys import is_section
 from marft.config.section import nearest
 
 

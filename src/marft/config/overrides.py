@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from marft.config.aliases import check_aliases
-from marft.config.places import is_text, kinds_at
+from marft.config.schema_keys import is_text, kinds_at
 from marft.types import MarftError
 
 # the latter are what PyYAML's constructors say of dates, numbers and tags that are none, and of endless nesting

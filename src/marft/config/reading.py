@@ -19,9 +19,9 @@ from marft.config.overrides import SHORTHANDS, UNREADABLE, read_override, read_y
 from marft.config.schema import Config
 from marft.config.team import WORKFLOWS
 from marft.files import Damaged, Missing, is_there, read_text
-from marft.quoting import escaped, flaw_of, shortened
-from marft.references import is_moved
+from marft.import_paths import NotImportable, is_importable, is_moved
 from marft.types import MarftError
+from marft.untrusted_values import escaped, flaw_of, shortened
 
 SUFFIXES = (".yaml", ".yml")
 LARGEST = 1 << 20  # bytes of a config: PyYAML reads about as many in a few seconds
@@ -48,6 +48,12 @@ def read_config(path: Path) -> Config:
     data = parse_yaml(read_text(path, SPELLED_OUT), str(path))
     try:
         return parse(data)
+    except NotImportable as error:
+        module = error.name.partition(":")[0]
+        remedy = (
+            f"; give the command in the folder where {module} lies, or install it" if is_importable(error.name) else ""
+        )
+        raise NotImportable(error.name, f"{path} needs code of yours: {error}{remedy}") from error
     except MarftError as error:
         raise MarftError(f"{path} is not a config of this version: {error}") from error
 

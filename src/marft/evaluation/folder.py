@@ -18,7 +18,7 @@ from marft.files import check_file, is_there, read_json, read_rows
 from marft.runs.atomic import append_whole, write_atomically
 from marft.runs.difference import first_difference
 from marft.runs.directory import json_bytes
-from marft.runs.shapes import EvalManifest, Evaluated
+from marft.runs.file_schemas import EvalManifest, Evaluated
 from marft.runs.transcripts import Transcript
 from marft.types import MarftError
 

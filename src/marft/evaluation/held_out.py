@@ -11,7 +11,7 @@ from marft.config import Config
 from marft.envs.hosting import Host
 from marft.evaluation.benchmarks import first_tasks, open_benchmark
 from marft.evaluation.failures import Failures, Tolerance
-from marft.evaluation.formulas import wilson_interval
+from marft.evaluation.intervals import wilson_interval
 from marft.evaluation.settings import EvalSettings, eval_settings, with_settings
 from marft.game.lockstep import Lockstep
 from marft.rollouts.event_loop import run_async

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marft.config import Config
-from marft.references import is_moved
+from marft.import_paths import is_moved
 
 ABSENT = object()
 SHOWN = 60  # characters of a value; prompts can be pages long

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from marft import references
+from marft import import_paths
 from marft.config.section import nearest
 from marft.game.workflows.dag import dag
 from marft.game.workflows.debate import debate
@@ -40,7 +40,7 @@ def find_workflow(name: str, settings: Mapping[str, Any] = MappingProxyType({}))
     """A built-in one, or the user's own as `package.module:function`, with its settings as keyword arguments."""
     if name in BUILT_IN:
         return partial(BUILT_IN[name], **settings)
-    found = references.find(name, "team.workflow")
+    found = import_paths.find(name, "team.workflow")
     check_workflow(found, f"team.workflow: {name!r}")
     workflow: Workflow = found
     return partial(workflow, **checked_options(found, settings)) if settings else workflow
@@ -71,4 +71,4 @@ def check_workflow(workflow: object, what: str) -> str:
     """The name under which a config can find `workflow` again; it must be an async function."""
     if not inspect.iscoroutinefunction(workflow):
         raise MarftError(f"{what} is not an async function; write `async def workflow(game): …`")
-    return references.name_of(workflow)
+    return import_paths.name_of(workflow)
