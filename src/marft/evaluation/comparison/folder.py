@@ -10,7 +10,7 @@ from typing import Any
 
 from marft.config import Config, to_yaml
 from marft.config.reading import read_config
-from marft.files import Count, Finite, check_file, check_folder, is_there, read_json
+from marft.files import Count, Finite, Truth, check_file, check_folder, is_there, read_json
 from marft.runs.atomic import write_atomically
 from marft.runs.difference import first_difference, format_value
 from marft.runs.directory import json_bytes
@@ -42,8 +42,8 @@ class Cell:
     seed: Count
     tasks: Count
     failed: Count  # of the tasks' episodes; they count as wrong
-    reward: Finite
-    accuracy: Finite | None  # None: the environment does not say what is right
+    reward: Finite | None  # None: its run collapsed
+    accuracy: Finite | None  # None: it collapsed, or the environment does not say what is right
     accuracy_ci95: tuple[Finite, Finite] | None  # on these tasks
     tokens_per_task: Finite  # generated in evaluation
     tokens_generated: Count  # in training
@@ -51,6 +51,7 @@ class Cell:
     iterations: Count
     seconds: Finite
     votes: Count | None = None  # answers a task
+    collapsed: Truth = False  # its run stopped itself: it has no figures, and `tokens_per_task` is from before training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
