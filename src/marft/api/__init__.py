@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from marft.api.results import CompareResults, EvalResults, Summary
 from marft.api.settings import AgentSettings, EnvSettings, WorkflowSettings, collect_settings
@@ -56,14 +56,10 @@ def train(
             from marft.commands.train import next_run_path, resume_run, start_run
 
             if config is None:
-                return as_summary(resume_run(Path(str(run)), asked.settings, at, display))
-            return as_summary(start_run(config, Path(run) if run else next_run_path(str(source or "duo")), display))
-
-
-def as_summary(found: dict[str, Any]) -> Summary:
-    """The same mapping, typed."""
-    summary: Summary = found  # type: ignore[assignment]  # a file's content, which has these keys
-    return summary
+                found = resume_run(Path(str(run)), asked.settings, at, display)
+            else:
+                found = start_run(config, Path(run) if run else next_run_path(str(source or "duo")), display)
+    return cast(Summary, found)
 
 
 def load(

@@ -65,13 +65,10 @@ def collect_settings(
 
 def env_settings(env: Any, key: str, things: dict[str, Any]) -> Any:
     """A class becomes its name; its settings are written to files, so they are plain."""
-    if isinstance(env, Mapping):
-        for name, value in env.items():
-            if name != "name":
-                check_plain(value, f"{key}.{name}")
-        return {**env, "name": env_name(env["name"], f"{key}.name", things)} if "name" in env else dict(env)
-    name = env_name(env, key, things)
-    return {"name": name}
+    if not isinstance(env, Mapping):
+        return {"name": env_name(env, key, things)}
+    check_plain_settings(env, key)
+    return {**env, "name": env_name(env["name"], f"{key}.name", things)} if "name" in env else dict(env)
 
 
 def choice_settings(section: Any, key: str, things: dict[str, Any]) -> Any:
@@ -79,31 +76,28 @@ def choice_settings(section: Any, key: str, things: dict[str, Any]) -> Any:
     if isinstance(section, type):
         return {"name": register_thing(section, things)}
     if isinstance(section, Mapping) and isinstance(section.get("name"), type):
-        for name, value in section.items():
-            if name != "name":
-                check_plain(value, f"{key}.{name}")
+        check_plain_settings(section, key)
         return {**section, "name": register_thing(section["name"], things)}
     if not isinstance(section, str | Mapping):
-        kind = type(section).__name__
-        raise MarftError(
-            f"{key}: give the class, {kind}, and its settings as {{'name': {kind}, …}}, not an object made of it"
-        )
+        raise MarftError(object_message(key, section))
     return section
 
 
 def env_name(env: Any, key: str, things: dict[str, Any]) -> Any:
     """A class as its name; raises a MarftError for anything that is neither a class nor a name."""
     if isinstance(env, Environment):
-        kind = type(env).__name__
-        raise MarftError(
-            f"{key}: give the class, {kind}, and its settings as {{'name': {kind}, …}}, not an object made of it: every "
-            "worker process makes its own"
-        )
+        raise MarftError(f"{object_message(key, env)}: every worker process makes its own")
     if isinstance(env, type) and issubclass(env, Environment):
         return register_thing(env, things)
     if not isinstance(env, str):
         raise MarftError(f"{key}: give a name or a subclass of marft.Environment, not {type(env).__name__}")
     return env
+
+
+def object_message(key: str, given: object) -> str:
+    """What to give in place of an object."""
+    kind = type(given).__name__
+    return f"{key}: give the class, {kind}, and its settings as {{'name': {kind}, …}}, not an object made of it"
 
 
 def team_settings(team: Mapping[str, Any], things: dict[str, Any]) -> dict[str, Any]:
@@ -137,6 +131,13 @@ def register_thing(thing: Any, things: dict[str, Any]) -> str:
         number += 1
         name = numbered_name(own, number)
     return name
+
+
+def check_plain_settings(section: Mapping[str, Any], key: str) -> None:
+    """Raise a MarftError where a setting beside the name could not be written to YAML."""
+    for name, value in section.items():
+        if name != "name":
+            check_plain(value, f"{key}.{name}")
 
 
 def check_plain(value: Any, key: str) -> None:

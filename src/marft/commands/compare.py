@@ -13,13 +13,13 @@ from typing import Any
 
 from marft.commands.train import resume_run, start_run
 from marft.config import Config
+from marft.evaluation.benchmarks import eval_settings
 from marft.evaluation.comparison.cells import cell_config, vote_config, vote_count
 from marft.evaluation.comparison.folder import PLOT, TABLE, Cell, Comparison, Question
 from marft.evaluation.comparison.plot import draw_plot
 from marft.evaluation.comparison.report import Report, make_report, report_grid, report_markdown
 from marft.evaluation.failures import Tolerance
 from marft.evaluation.held_out import evaluate_held_out
-from marft.evaluation.settings import eval_settings
 from marft.evaluation.tables import WIDE
 from marft.files import Damaged
 from marft.rollouts.event_loop import one_loop

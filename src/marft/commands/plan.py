@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from marft.commands.dry_run import StandIn
-from marft.commands.train import needed_splits
+from marft.commands.train import needed_splits, require_learner
 from marft.config import Config
 from marft.engines.local import LocalEngine
 from marft.evaluation.held_out import HeldOut
@@ -25,7 +25,7 @@ from marft.rollouts.credit import Credit
 from marft.rollouts.event_loop import one_loop
 from marft.rollouts.source import SynchronousSource
 from marft.runs.directory import RunDirectory
-from marft.terminal import say
+from marft.terminal import format_bytes, say
 from marft.terminal.status import Status
 from marft.training.build import Assembly, assemble
 from marft.training.checkpoint import Position
@@ -88,8 +88,7 @@ class SilentWatcher:
 def plan(config: Config, status: Status | None = None) -> Forecast:
     """Prints the forecast. The real model plays and learns for one iteration; nothing of it is kept."""
     status = status or Status()
-    if not config.team.trained:
-        raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
+    require_learner(config)
     with one_loop(), assemble(config, reads=needed_splits(config), status=status) as parts:
         load_initial_adapters(config, parts)
         status.begin("checking that the team can play")
@@ -164,7 +163,7 @@ def limit_memory(device: torch.device) -> Iterator[None]:
 
         before = resource.getrlimit(resource.RLIMIT_DATA)
         hard = before[1]
-        limit = mapped_memory() + int(FITS * available_memory())
+        limit = kernel_bytes("self/status", "VmData") + int(FITS * kernel_bytes("meminfo", "MemAvailable"))
         resource.setrlimit(resource.RLIMIT_DATA, (limit if hard < 0 else min(limit, hard), hard))
     try:
         yield
@@ -185,15 +184,9 @@ TOO_LARGE = (
 )
 
 
-def mapped_memory() -> int:
-    """Bytes that this process has mapped for itself, as RLIMIT_DATA counts them."""
-    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData:")]
-    return int(line.split()[1]) << 10
-
-
-def available_memory() -> int:
-    """Bytes that programs may still take."""
-    [line] = [line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable:")]
+def kernel_bytes(file: str, key: str) -> int:
+    """What the kernel says in kB under `key` of a file below /proc."""
+    [line] = [line for line in Path("/proc", file).read_text().splitlines() if line.startswith(f"{key}:")]
     return int(line.split()[1]) << 10
 
 
@@ -249,17 +242,17 @@ def describe_forecast(config: Config, parts: Assembly, found: Forecast) -> Itera
     count = sum(p.numel() for team in parts.teams for p in team.model.parameters())
     learning = sum(p.numel() for own in parts.learner.adapters().values() for p in own.values())
     rows = {"vllm": "vLLM's part", "local": f"keys and values of at most {config.engine.slots:,} rows"}
-    whole = f"of {format_memory(found.device_memory)} on {parts.device}" if found.device_memory else ""
+    whole = f"of {format_bytes(found.device_memory)} on {parts.device}" if found.device_memory else ""
     yield f"plan       {', '.join(parts.bases)} on {parts.device}; measured on one iteration of {found.episodes:,} episodes"
     yield ""
-    yield f"memory     {'base weights':34}{format_memory(found.weights):>12}   {count:,} parameters"
+    yield f"memory     {'base weights':34}{format_bytes(found.weights):>12}   {count:,} parameters"
     yield forecast_row(
-        "adapters, gradients, optimizers", format_memory(found.adapters), f"{learning:,} parameters that learn"
+        "adapters, gradients, optimizers", format_bytes(found.adapters), f"{learning:,} parameters that learn"
     )
     yield forecast_row(
-        "engine", format_memory(found.cache), rows.get(config.engine.name, "not known of an engine of your own")
+        "engine", format_bytes(found.cache), rows.get(config.engine.name, "not known of an engine of your own")
     )
-    yield forecast_row("at its peak, in all", format_memory(found.peak), whole)
+    yield forecast_row("at its peak, in all", format_bytes(found.peak), whole)
     yield ""
     yield f"iteration  {'tokens generated':34}{found.tokens['rollout']:>12,}"
     yield forecast_row("tokens trained", f"{found.tokens['update']:,}", "")
@@ -268,22 +261,13 @@ def describe_forecast(config: Config, parts: Assembly, found: Forecast) -> Itera
     yield ""
     yield f"run        {found.iterations} iterations, {found.evaluations} evaluations: about {format_seconds(found.run)}"
     if found.peak > FITS * found.device_memory > 0:
-        yield f"it hardly fits: {format_memory(found.peak)} {whole}. Lower train.tokens or engine.slots"
+        yield f"it hardly fits: {format_bytes(found.peak)} {whole}. Lower train.tokens or engine.slots"
     yield "nothing was kept or written"
 
 
 def forecast_row(name: str, amount: str, note: str) -> str:
     """A row of the table: name, amount aligned to the right, and a note."""
     return f"{'':11}{name:34}{amount:>12}   {note}".rstrip()
-
-
-def format_memory(amount: float) -> str:
-    """12000000 → '12 MB'."""
-    for unit in ("B", "KB", "MB"):
-        if amount < 1000:
-            return f"{amount:,.0f} {unit}"
-        amount /= 1000
-    return f"{amount:,.1f} GB"
 
 
 def format_seconds(seconds: float) -> str:

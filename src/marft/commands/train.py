@@ -43,8 +43,7 @@ SLACK = 64 << 20  # bytes kept free beside the checkpoints
 
 def start_run(config: Config, path: Path, display: Display | None = None) -> dict[str, Any]:
     """Train from the beginning; the summary."""
-    if not config.team.trained:
-        raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
+    require_learner(config)
     require_trackers(config)
     with Lock(path), one_loop(), ensure_display(display) as showing:
         run = RunDirectory(path)
@@ -59,6 +58,12 @@ def start_run(config: Config, path: Path, display: Display | None = None) -> dic
             run = RunDirectory.create(path, config, make_manifest(config, parts), needed=disk_needed(config, parts))
             run.append_event("started", 0)
             return run_training(config, parts, run, showing)
+
+
+def require_learner(config: Config) -> None:
+    """Raise a MarftError where training would change nothing."""
+    if not config.team.trained:
+        raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
 
 
 def resume_run(

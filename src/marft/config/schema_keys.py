@@ -47,9 +47,10 @@ def is_section(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
-def kinds_at(path: Sequence[str]) -> list[Any]:
-    """The types of value that a key takes; none where the schema does not know it, as with settings of environments."""
-    kinds: list[Any] = [Config]
+def kinds_at(path: Sequence[str], below: Any = Config) -> list[Any]:
+    """The types of value that a key takes, from the section `below` on; none where the schema does not know it, as with
+    settings of environments."""
+    kinds: list[Any] = [below]
     for name in path:
         kinds = [found for kind in kinds for found in kinds_below(kind, name)]
     return kinds

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from shlex import quote
 
 from marft.config import Config
-from marft.evaluation.benchmarks import evaluation_runner
-from marft.evaluation.chunks import play_chunk, with_silent_agent
-from marft.evaluation.failure_watch import FailureWatch
-from marft.evaluation.failures import Tolerance
+from marft.evaluation.benchmarks import Benchmark, evaluation_runner, read_benchmarks
+from marft.evaluation.chunks import plan_chunks, play_chunk, with_silent_agent
+from marft.evaluation.failures import FailureWatch, Tolerance
 from marft.evaluation.figures import Result, make_drop, make_figures
-from marft.evaluation.folder import CONFIG, RESULTS, TABLE, Evaluation, Played
-from marft.evaluation.report import print_results, results_markdown
-from marft.evaluation.request import Benchmark, make_request, plan_chunks, read_benchmarks
-from marft.evaluation.results import results_json
+from marft.evaluation.folder import CONFIG, RESULTS, TABLE, EvalRequest, Evaluation, Played
+from marft.evaluation.report import print_results, results_json, results_markdown
 from marft.evaluation.sanity_check import check_team_plays
 from marft.files import is_there
 from marft.rollouts.event_loop import one_loop
@@ -26,7 +24,7 @@ from marft.runs.lock import Lock
 from marft.terminal.display import Display, ensure_display
 from marft.training.build import Assembly
 from marft.training.loading import load_team
-from marft.types import MarftError
+from marft.types import MarftError, Task
 
 
 def evaluate_team(
@@ -115,3 +113,29 @@ def make_results(config: Config, played: Sequence[Played], benchmarks: Sequence[
         )
         for each in benchmarks
     ]
+
+
+# --- what is asked ---------------------------------------------------------------------------------------------------
+def make_request(config: Config, parts: Assembly, benchmarks: Sequence[Benchmark]) -> EvalRequest:
+    """What an evaluation is asked: its config, and hashes of the weights and tasks it is about."""
+    tasks = {each.name: tasks_digest(each.tasks.values()) for each in benchmarks}
+    return EvalRequest(config=config, weights=weights_digest(parts), tasks=tasks)
+
+
+def tasks_digest(tasks: Iterable[Task]) -> str:
+    """SHA-256 of the tasks' ids and prompts, in their order, in hexadecimal."""
+    digest = hashlib.sha256()
+    for task in tasks:
+        digest.update(f"{task.id}\0{task.prompt}\0".encode(errors="replace"))
+    return digest.hexdigest()
+
+
+def weights_digest(parts: Assembly) -> str:
+    """Of all adapters and of the bases below them."""
+    digest = hashlib.sha256(parts.fingerprint.encode())
+    for team in parts.teams:
+        for name in team.adapters:
+            for key, weight in sorted(team.trainable_parameters(name).items()):
+                digest.update(f"{name}/{key}".encode())
+                digest.update(weight.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()

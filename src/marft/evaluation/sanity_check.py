@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from marft.config import Config
-from marft.evaluation.benchmarks import first_tasks, open_benchmark
+from marft.evaluation.benchmarks import benchmarks_of, eval_settings, first_tasks, open_benchmark, with_eval_sampling
 from marft.evaluation.failures import ENOUGH, Failures, Tolerance
-from marft.evaluation.settings import benchmarks_of, eval_settings, with_settings
 from marft.game.play import Agent
 from marft.rollouts.event_loop import run_async
 from marft.rollouts.runner import EpisodeRunner, Start
@@ -26,12 +25,11 @@ def check_team_plays(
     A short turn may fail where a whole one would not, so the verdict is over whole episodes: played only where a short
     one failed. Its seed is its own, and engines keep nothing: evaluation is the same with and without.
     """
-    settings = eval_settings(config)
-    team = {name: with_settings(agent, settings) for name, agent in runner.team.items()}
-    hurried = replace(runner, team={name: with_short_turns(config, agent) for name, agent in team.items()})
+    whole = with_eval_sampling(runner, eval_settings(config))
+    hurried = replace(whole, team={name: with_short_turns(config, agent) for name, agent in whole.team.items()})
     if not any(episode.ended == "failed" for episode in play_trial(hurried, first_tasks(tasks, FEW), config.seed)):
         return
-    found = Failures().plus_episodes(play_trial(replace(runner, team=team), first_tasks(tasks, ENOUGH), config.seed))
+    found = Failures().plus_episodes(play_trial(whole, first_tasks(tasks, ENOUGH), config.seed))
     if found.exceeds(tolerance.share):
         tolerance.stop(found, f"episodes of the sanity check{at}")
 

@@ -24,8 +24,7 @@ from marft.files import (
     read_error,
     read_whole_json,
 )
-from marft.runs.atomic import fsync_folder, write_atomically
-from marft.runs.disk import explain_write_errors
+from marft.runs.disk import explain_write_errors, fsync_folder, write_atomically
 from marft.runs.file_schemas import CheckpointManifest
 from marft.types import MarftError
 

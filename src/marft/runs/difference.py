@@ -23,6 +23,9 @@ class Difference:
     new: str
     moved: bool = False  # the same class or function, now in a file where every process finds it
 
+    def __str__(self) -> str:
+        return f"{self.key} is {self.old} there and {self.new} here"
+
 
 def first_difference(old: Config, new: Config, *, free: Collection[str] = (), moved: bool = False) -> Difference | None:
     """The first differing key, leaving out those that are, or lie under, a key in `free`; with `moved` also names of what
