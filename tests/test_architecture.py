@@ -16,7 +16,7 @@ EVERYTHING = frozenset(
     {
         "types",
         "version",
-        "threads",
+        "openmp",
         "import_paths",
         "files",
         "untrusted_values",
@@ -55,7 +55,7 @@ class Room:
 ROOMS: Mapping[str, Room] = {
     "types": Room(),
     "version": Room(),
-    "threads": Room(),
+    "openmp": Room(),
     "import_paths": Room(marft=frozenset({"types"})),
     "files": Room(marft=frozenset({"types"}), libraries=frozenset({"pydantic"})),  # what may be damaged, read safely
     "untrusted_values": Room(),  # of what users' code gave; every room that meets it may import it

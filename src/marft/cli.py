@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marft.arguments import parse_arguments, split_words
+from marft.openmp import limit_spinning
 from marft.terminal import complain, say
-from marft.threads import rest_soon
 from marft.types import Collapse, Interrupted, MarftError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """0: success; 2: the user's mistake, one line; 3: a run that stopped itself, one line; 1: anything else."""
     from marft.training.interruption import Interruption
 
-    rest_soon()
+    limit_spinning()
     if "" not in sys.path:  # the user's own environments and workflows lie where the command is given
         sys.path.insert(0, "")
     try:

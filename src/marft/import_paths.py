@@ -37,9 +37,9 @@ class NotImportable(MarftError):
 
 
 @contextmanager
-def bind_import_paths(things: Mapping[str, Any]) -> Iterator[None]:
+def bind_import_paths(objects: Mapping[str, Any]) -> Iterator[None]:
     """Within it, these are found by their names before anything is imported."""
-    token = GIVEN.set({**GIVEN.get(), **things})
+    token = GIVEN.set({**GIVEN.get(), **objects})
     try:
         yield
     finally:

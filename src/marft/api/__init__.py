@@ -13,7 +13,7 @@ from marft.api.results import CompareResults, EvalResults, Summary
 from marft.api.settings import AgentSettings, EnvSettings, WorkflowSettings, collect_settings
 from marft.api.team import Team
 from marft.import_paths import bind_import_paths
-from marft.threads import rest_soon
+from marft.openmp import limit_spinning
 from marft.types import Episode, MarftError, Task
 
 __all__ = ["CompareResults", "EvalResults", "Summary", "Team", "compare", "evaluate", "load", "play", "train"]
@@ -42,13 +42,13 @@ def train(
     `resume=True` goes on with the run in `run` (from its newest checkpoint, or from that of iteration `at`), with its own
     config: there `env`, `workflow`, `agents` and classes in `settings` give what only Python code knows, and must be what the run was made with.
     """
-    rest_soon()
+    limit_spinning()
     asked = collect_settings(settings, env=env, workflow=workflow, agents=agents)
     if at is not None and not resume:
         raise MarftError("at goes with resume=True: it names the checkpoint to go back to")
     if resume and (run is None or source is not None):
         raise MarftError("resume=True takes run=DIR, and not a recipe or a file: it goes on with that run's config")
-    with bind_import_paths(asked.things):
+    with bind_import_paths(asked.objects):
         config = None if resume else asked.config(source)  # before the heavy imports: a typo is answered at once
         from marft.terminal.display import start_display
 
@@ -76,11 +76,11 @@ def load(
     The other arguments are those of `train`, laid over the run's config or the recipe. `at` is the iteration of the run's
     checkpoint to take, by default the newest. Close the team when it is no longer needed, or use `with`.
     """
-    rest_soon()
+    limit_spinning()
     asked = collect_settings(settings, env=env, workflow=workflow, agents=agents)
     from marft.terminal.display import start_display
 
-    with bind_import_paths(asked.things), start_display(stderr=True) as display:
+    with bind_import_paths(asked.objects), start_display(stderr=True) as display:
         from marft.training.loading import is_run, load_new_team, load_trained_team
 
         if is_run(str(source)):
@@ -90,7 +90,7 @@ def load(
         else:
             config = asked.config(source)
             parts = load_new_team(config, display)
-    return Team(config, parts, asked.things, str(source))
+    return Team(config, parts, asked.objects, str(source))
 
 
 def play(
@@ -142,9 +142,9 @@ def compare(
     `seeds` is how many, `single` what the agent alone is told, `frozen` which agents are kept untrained, a cell each; the
     other arguments are those of `train`. `run` is the comparison's folder; one that exists goes on.
     """
-    rest_soon()
+    limit_spinning()
     asked = collect_settings(settings, env=env, workflow=workflow, agents=agents)
-    with bind_import_paths(asked.things):
+    with bind_import_paths(asked.objects):
         from marft.evaluation.comparison.cells import make_question
 
         question = make_question(asked.config(source), seeds=seeds, single=single, frozen=frozen)

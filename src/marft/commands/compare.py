@@ -23,14 +23,11 @@ from marft.evaluation.held_out import evaluate_held_out
 from marft.evaluation.tables import WIDE
 from marft.files import Damaged
 from marft.rollouts.event_loop import one_loop
-from marft.runs.difference import first_difference
+from marft.runs.config_diff import first_difference
 from marft.runs.directory import SUMMARY, RunDirectory
-from marft.runs.export import checkpoint_folder
 from marft.runs.lock import Lock
 from marft.terminal.display import Display, ensure_display
-from marft.training.build import assemble
-from marft.training.checkpoint import load_adapters
-from marft.training.loading import check_base
+from marft.training.loading import load_trained_team
 from marft.training.tracking import require_trackers
 from marft.types import Collapse, Interrupted, MarftError
 
@@ -182,11 +179,8 @@ def train_cell(config: Config, path: Path, display: Display) -> dict[str, Any]:
 
 def evaluate_run(config: Config, run: RunDirectory, display: Display) -> Mapping[str, Any]:
     """An evaluation as `marft eval` does it, with the adapters of a run."""
-    saved = checkpoint_folder(run, None)
-    with assemble(config, saved=saved, status=display) as parts:
-        check_base(run, parts)
-        load_adapters(saved, parts.teams)
-        parts.publish(0)
+    _, parts = load_trained_team(run.path, config.model_dump(mode="json"), status=display)
+    with parts:
         display.begin("evaluating", unit="episodes")
         tolerance = Tolerance(share=config.train.failures, remedy="mend it, then give the same command with --run DIR")
         return evaluate_held_out(parts.runner, eval_settings(config), config.seed, parts.lockstep, tolerance=tolerance)

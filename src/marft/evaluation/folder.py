@@ -14,7 +14,7 @@ from typing import Any
 from marft.config import Config, to_yaml
 from marft.config.reading import read_config
 from marft.files import check_file, is_there, read_json, read_rows
-from marft.runs.difference import first_difference
+from marft.runs.config_diff import first_difference
 from marft.runs.directory import json_bytes
 from marft.runs.disk import append_whole, explain_file_error, make_folder, write_atomically
 from marft.runs.file_schemas import EvalManifest, Evaluated

@@ -14,7 +14,7 @@ from marft.config import Config, to_yaml
 from marft.config.reading import read_config
 from marft.files import Damaged, Row, check_folder, is_ended, is_there, read_object, read_rows
 from marft.import_paths import NotImportable
-from marft.runs.difference import first_difference
+from marft.runs.config_diff import first_difference
 from marft.runs.disk import FULL, append_whole, explain_write_errors, require_space, write_atomically
 from marft.runs.file_schemas import Event, HeldOut, Line, Manifest, Summary, When
 from marft.runs.transcripts import Transcript

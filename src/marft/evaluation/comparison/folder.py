@@ -10,7 +10,7 @@ from typing import Any
 from marft.config import Config, to_yaml
 from marft.config.reading import read_config
 from marft.files import Count, Finite, Truth, check_file, check_folder, is_there, read_json
-from marft.runs.difference import Difference, first_difference, format_value
+from marft.runs.config_diff import Difference, first_difference, format_value
 from marft.runs.directory import json_bytes
 from marft.runs.disk import explain_file_error, make_folder, write_atomically
 from marft.types import MarftError
