@@ -19,7 +19,6 @@ from marft.config import Config
 from marft.engines.local import LocalEngine
 from marft.evaluation.held_out import HeldOut
 from marft.evaluation.sanity_check import check_team_everywhere
-from marft.game.play import Agent
 from marft.models.team import TeamModel
 from marft.rollouts.credit import Credit
 from marft.rollouts.event_loop import one_loop
@@ -141,16 +140,12 @@ def measure_iteration(config: Config, parts: Assembly) -> Forecast:
 
 
 def without_remotes(config: Config, parts: Assembly) -> Assembly:
-    """The same with stand-ins for all remote agents."""
-    team = {name: without_remote(config, agent) for name, agent in parts.runner.team.items()}
+    """The same with a stand-in for each remote agent, which speaks at once."""
+    team = dict(parts.runner.team)
+    for name, agent in team.items():
+        if config.team.agents[name].kind == "remote":
+            team[name] = replace(agent, voice=StandIn(name, agent.voice.encode, iter(())))
     return replace(parts, runner=replace(parts.runner, team=team))
-
-
-def without_remote(config: Config, agent: Agent) -> Agent:
-    """A stand-in for a remote agent, which speaks at once; any other as it is."""
-    if config.team.agents[agent.name].kind != "remote":
-        return agent
-    return replace(agent, voice=StandIn(agent.name, agent.voice.encode, iter(())))
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------

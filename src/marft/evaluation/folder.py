@@ -168,12 +168,8 @@ def record_row(row: Record) -> dict[str, Any]:
     return {**slot, **transcript, **played, "turns": transcript["turns"]}
 
 
-def slot_from_row(row: Mapping[str, Any]) -> Slot:
-    """The slot of a line of `episodes.jsonl`."""
-    return Slot(**{key: row[key] for key in ("benchmark", "silent", "task", "sample")})
-
-
 def played_from_row(row: Mapping[str, Any]) -> Played:
     """What figures need of a line."""
+    slot = Slot(**{key: row[key] for key in Slot.__slots__})
     own = {key: row[key] for key in Played.__slots__ if key not in ("slot", "turns")}
-    return Played(slot=slot_from_row(row), turns=Counter(turn["agent"] for turn in row["turns"]), **own)
+    return Played(slot=slot, turns=Counter(turn["agent"] for turn in row["turns"]), **own)

@@ -19,13 +19,19 @@ CONFIG, RESULTS, TABLE, PLOT, CELLS = "compare.yaml", "compare.json", "compare.m
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """Is this team worth it? Over how many seeds, and compared with whom."""
+class SavedQuestion:
+    """What `compare.json` has of a question: over how many seeds, and compared with whom."""
 
-    config: Config
-    seeds: int
+    seeds: Count
     single: str  # what the agent that works alone is told
     frozen: tuple[str, ...]  # agents kept untrained, a cell each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question(SavedQuestion):
+    """Is this team worth it?"""
+
+    config: Config
 
     @property
     def cells(self) -> list[str]:
@@ -51,15 +57,6 @@ class Cell:
     seconds: Finite
     votes: Count | None = None  # answers a task
     collapsed: Truth = False  # its run stopped itself: it has no figures, and `tokens_per_task` is from before training
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedQuestion:
-    """What `compare.json` has of a question."""
-
-    seeds: Count
-    single: str
-    frozen: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
