@@ -251,7 +251,7 @@ def test_places_where_no_run_can_be(fails: Fails, tmp_path: Path) -> None:
 def test_a_disk_that_is_full_before_it_starts(fails: Fails, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9 - 1000, 1000))
-    assert "of disk and 1 KB are free" in fails("train", *ECHO, "--run", tmp_path / "run")
+    assert "of disk and 1.0 KB are free" in fails("train", *ECHO, "--run", tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

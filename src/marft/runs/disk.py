@@ -118,6 +118,6 @@ def require_space(path: Path, needed: int) -> None:
         raise MarftError(f"cannot use {path}: {error.strerror}; choose another --run") from error
     if free < needed:
         raise MarftError(
-            f"{path}: the run needs {format_bytes(needed)} of disk and {format_bytes(free)} are free; "
+            f"{path}: the run needs {format_bytes(needed, 1)} of disk and {format_bytes(free, 1)} are free; "
             "free space or choose another --run"
         )
