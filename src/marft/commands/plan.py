@@ -158,7 +158,7 @@ def limit_memory(device: torch.device) -> Iterator[None]:
 
         before = resource.getrlimit(resource.RLIMIT_DATA)
         hard = before[1]
-        limit = kernel_bytes("self/status", "VmData") + int(FITS * kernel_bytes("meminfo", "MemAvailable"))
+        limit = mapped_memory() + int(FITS * available_memory())
         resource.setrlimit(resource.RLIMIT_DATA, (limit if hard < 0 else min(limit, hard), hard))
     try:
         yield
@@ -179,9 +179,19 @@ TOO_LARGE = (
 )
 
 
+def mapped_memory() -> int:
+    """Bytes that this process has mapped for itself, as RLIMIT_DATA counts them."""
+    return kernel_bytes("/proc/self/status", "VmData")
+
+
+def available_memory() -> int:
+    """Bytes that programs may still take."""
+    return kernel_bytes("/proc/meminfo", "MemAvailable")
+
+
 def kernel_bytes(file: str, key: str) -> int:
-    """What the kernel says in kB under `key` of a file below /proc."""
-    [line] = [line for line in Path("/proc", file).read_text().splitlines() if line.startswith(f"{key}:")]
+    """What the kernel tells in kB under `key`."""
+    [line] = [line for line in Path(file).read_text().splitlines() if line.startswith(f"{key}:")]
     return int(line.split()[1]) << 10
 
 
