@@ -16,11 +16,11 @@ EVERYTHING = frozenset(
     {
         "types",
         "version",
-        "threads",
-        "references",
+        "openmp",
+        "import_paths",
         "files",
-        "quoting",
-        "escalation",
+        "untrusted_values",
+        "watchdog",
         "api",
         "terminal",
         "config",
@@ -55,23 +55,25 @@ class Room:
 ROOMS: Mapping[str, Room] = {
     "types": Room(),
     "version": Room(),
-    "threads": Room(),
-    "references": Room(marft=frozenset({"types"})),
+    "openmp": Room(),
+    "import_paths": Room(marft=frozenset({"types"})),
     "files": Room(marft=frozenset({"types"}), libraries=frozenset({"pydantic"})),  # what may be damaged, read safely
-    "quoting": Room(),  # of what users' code gave; every room that meets it may import it
-    "escalation": Room(),
+    "untrusted_values": Room(),  # of what users' code gave; every room that meets it may import it
+    "watchdog": Room(),
     "terminal": Room(
         libraries=frozenset({"rich"}), lazily=True
     ),  # what people read; every room that tells them may import it
     "config": Room(
-        marft=frozenset({"types", "references", "files", "quoting"}),
+        marft=frozenset({"types", "import_paths", "files", "untrusted_values"}),
         libraries=frozenset({"yaml", "omegaconf", "pydantic", "pydantic_core"}),
     ),
     "game": Room(
-        marft=frozenset({"types", "references", "quoting", "escalation", "config"}), libraries=frozenset({"pydantic"})
+        marft=frozenset({"types", "import_paths", "untrusted_values", "watchdog", "config"}),
+        libraries=frozenset({"pydantic"}),
     ),
     "envs": Room(
-        marft=frozenset({"types", "references", "quoting", "escalation", "terminal", "config", "game"}), lazily=True
+        marft=frozenset({"types", "import_paths", "untrusted_values", "watchdog", "terminal", "config", "game"}),
+        lazily=True,
     ),
     "models": Room(
         marft=frozenset({"types", "terminal", "files", "config"}),
@@ -97,7 +99,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "engines.openai": Room(marft=frozenset({"types"}), libraries=frozenset({"httpx2"})),
     "engines.connections": Room(marft=frozenset({"types"}), libraries=frozenset({"httpx2"})),
-    "engines.scripted": Room(marft=frozenset({"types", "references", "quoting"})),
+    "engines.scripted": Room(marft=frozenset({"types", "import_paths", "untrusted_values"})),
     "algorithms": Room(
         marft=frozenset({"types", "config"}),  # an algorithm is its own settings
         libraries=frozenset({"torch", "pydantic", "safetensors"}),
@@ -108,7 +110,7 @@ ROOMS: Mapping[str, Room] = {
         for name in ("losses", "advantages", "sequential", "trust_region", "grouped", "mismatch", "kl_penalty")
     },
     "rollouts": Room(
-        marft=frozenset({"types", "escalation", "terminal", "config", "game", "envs", "engines", "algorithms"}),
+        marft=frozenset({"types", "watchdog", "terminal", "config", "game", "envs", "engines", "algorithms"}),
         libraries=frozenset({"torch", "pydantic"}),
     ),
     "learners": Room(
@@ -120,7 +122,7 @@ ROOMS: Mapping[str, Room] = {
         marft=frozenset(
             {
                 "types",
-                "references",
+                "import_paths",
                 "terminal",
                 "files",
                 "config",
@@ -155,7 +157,7 @@ ROOMS: Mapping[str, Room] = {
         libraries=frozenset({"rich"}),
         lazily=True,
     ),
-    "runs": Room(marft=frozenset({"types", "references", "terminal", "files", "config"}), lazily=True),
+    "runs": Room(marft=frozenset({"types", "import_paths", "terminal", "files", "config"}), lazily=True),
     "commands": Room(
         marft=EVERYTHING - {"api", "cli", "arguments"}, libraries=frozenset({"torch", "rich"}), lazily=True
     ),

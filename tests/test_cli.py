@@ -251,7 +251,7 @@ def test_places_where_no_run_can_be(fails: Fails, tmp_path: Path) -> None:
 def test_a_disk_that_is_full_before_it_starts(fails: Fails, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9 - 1000, 1000))
-    assert "of disk and 1.0 kB are free" in fails("train", *ECHO, "--run", tmp_path / "run")
+    assert "of disk and 1.0 KB are free" in fails("train", *ECHO, "--run", tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -282,7 +282,9 @@ def test_a_disk_that_fills_up_on_the_way(fails: Fails, monkeypatch: pytest.Monke
 def test_an_environment_that_always_raises(fails: Fails, method: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     line = fails("train", *TINY, "eval.tasks=2", "env.name=toys:Breaks", f"env.method={method}", "--run", run)
-    found = f"5 of 5 episodes of a rehearsal failed; the first: environment.{method} raised RuntimeError: out of paper"
+    found = (
+        f"5 of 5 episodes of the sanity check failed; the first: environment.{method} raised RuntimeError: out of paper"
+    )
     assert line == f"{found}. Nothing was written: mend it, then start again"
     assert not run.exists()
 
@@ -397,7 +399,7 @@ def test_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert (trace[0][:9], trace[-2:]) == ("Traceback", ["paper", ""])  # where the user's own code failed
     assert line.startswith(
         "marft: 6 of 6 episodes failed in iteration 3"
-    )  # 2 rehearsed, 4 held-out, 6 an iteration: 2 + 4 + 6 + 4
+    )  # 2 checked, 4 held-out, 6 an iteration: 2 + 4 + 6 + 4
     assert "iteration    1/9" in done.stdout
     assert len(rows(tmp_path / "r" / "metrics.jsonl")) == 2
     wrong = marft("trian")

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from marft.config import load_config
+from marft.evaluation.benchmarks import eval_settings
 from marft.evaluation.held_out import evaluate_held_out
-from marft.evaluation.settings import eval_settings
 from marft.game.lockstep import Lockstep
 from marft.models.loading import load
 from marft.models.registry import NANO

@@ -167,7 +167,7 @@ async def stranger(game: Game) -> None:
 def without_progress(text: str) -> list[str]:
     """The lines of a command's stderr but those that tell what it is doing."""
     doing = (
-        "rehearsing",
+        "checking that the team can play",
         "loading ",
         "preparing ",
         "reading ",

@@ -21,7 +21,7 @@ from benchmarks.speed.episode_peers import worth
 from marft.config import Config, parse
 from marft.envs.base import Split
 from marft.game.play import Game
-from marft.threads import rest_soon
+from marft.openmp import limit_spinning
 
 AGENTS = ("first", "second")
 
@@ -83,7 +83,7 @@ def config_of(job: Mapping[str, Any], agents: int) -> Config:
 
 
 def main(path: Path) -> None:
-    rest_soon()  # as the command line does, and before torch is loaded
+    limit_spinning()  # as the command line does, and before torch is loaded
     from benchmarks.speed.timed import Stopwatch, timed_run
 
     job = json.loads(path.read_text())

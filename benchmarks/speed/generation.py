@@ -23,9 +23,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # benchmarks is a package of the repository's root
 
-from marft.threads import rest_soon
+from marft.openmp import limit_spinning
 
-rest_soon()  # as the command line does, and before torch is loaded
+limit_spinning()  # as the command line does, and before torch is loaded
 
 import torch
 

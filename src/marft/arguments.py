@@ -37,12 +37,12 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of all commands; each sets `command` to its name."""
+    """The parser of all commands; `command` is the name of the one that was given."""
     top = OneLineParser(
         prog="marft", description="Train a team of language-model agents together with reinforcement learning."
     )
     top.add_argument("--version", action="version", version=f"marft {__version__}")
-    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    commands = top.add_subparsers(required=True, dest="command", metavar="COMMAND")
 
     train = commands.add_parser(
         "train", help="train a team (without arguments: the embedded default, minutes on a laptop)"
@@ -59,7 +59,6 @@ def make_parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--plan", action="store_true", help="train nothing: predict memory and time from a short probe on the device"
     )
-    train.set_defaults(command="train")
 
     compare = commands.add_parser(
         "compare", help="train a team, one agent alone and others under one budget of tokens: is the team worth it?"
@@ -78,7 +77,6 @@ def make_parser() -> argparse.ArgumentParser:
         "--frozen", action="append", metavar="NAME", help="keep this agent untrained (default: the first that learns)"
     )
     compare.add_argument("--json", action="store_true", help="print compare.json, and progress to stderr")
-    compare.set_defaults(command="compare")
 
     evaluate = commands.add_parser("eval", help="evaluate a run, or an untrained team, on held-out tasks or benchmarks")
     evaluate.add_argument("words", nargs="*", metavar="RUN | CONFIG.yaml | RECIPE | key=value")
@@ -89,7 +87,6 @@ def make_parser() -> argparse.ArgumentParser:
         "--ablate", action="store_true", help="also with each agent silent: who matters, and how much"
     )
     evaluate.add_argument("--json", action="store_true", help="print results.json, and progress to stderr")
-    evaluate.set_defaults(command="eval")
 
     play = commands.add_parser("play", help="watch a team solve one task")
     play.add_argument("words", nargs="*", metavar="RUN | CONFIG.yaml | RECIPE | key=value")
@@ -105,13 +102,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     play.add_argument("--prompt", metavar="TEXT", help="a task of your own; it is not graded")
     play.add_argument("--show-prompts", action="store_true", help="print exactly what each agent saw")
-    play.set_defaults(command="play")
 
     export = commands.add_parser("export", help="write a run's adapters as plain PEFT folders")
     export.add_argument("run", type=Path, metavar="RUN")
     export.add_argument("folder", type=Path, metavar="DIR")
     export.add_argument("--at", type=int, metavar="N", help="of the checkpoint of iteration N (default: the newest)")
-    export.set_defaults(command="export")
 
     check = commands.add_parser("check-env", help="does your own environment keep the contract?")
     check.add_argument("env", metavar="MODULE:CLASS")
@@ -119,16 +114,13 @@ def make_parser() -> argparse.ArgumentParser:
     check.add_argument(
         "--deadline", type=float, default=10.0, metavar="SECONDS", help="of each call of a method (default: 10)"
     )
-    check.set_defaults(command="check-env")
 
     new = commands.add_parser("new", help="begin something of your own: new env NAME")
     new.add_argument("what", choices=["env"])
     new.add_argument("name", metavar="NAME")
     new.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="DIR", help="where (default: here)")
-    new.set_defaults(command="new")
 
-    recipes = commands.add_parser("recipes", help="list the embedded recipes")
-    recipes.set_defaults(command="recipes")
+    commands.add_parser("recipes", help="list the embedded recipes")
     return top
 
 

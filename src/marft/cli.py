@@ -6,18 +6,19 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marft.arguments import parse_arguments, split_words
+from marft.openmp import limit_spinning
 from marft.terminal import complain, say
-from marft.threads import rest_soon
 from marft.types import Collapse, Interrupted, MarftError
 
 if TYPE_CHECKING:
     from marft.config import Config
+    from marft.terminal.display import Display
 
 FULL = ("out of memory", "can't allocate memory", "ALLOC_FAILED")  # torch and Triton, the CPU's allocator, cuBLAS
 LIGHTER = (
@@ -30,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """0: success; 2: the user's mistake, one line; 3: a run that stopped itself, one line; 1: anything else."""
     from marft.training.interruption import Interruption
 
-    rest_soon()
+    limit_spinning()
     if "" not in sys.path:  # the user's own environments and workflows lie where the command is given
         sys.path.insert(0, "")
     try:
@@ -109,7 +110,6 @@ def compare_command(arguments: argparse.Namespace) -> int:
     """`marft compare`."""
     from marft.config import load_config
     from marft.evaluation.comparison.cells import make_question
-    from marft.terminal.display import start_display
 
     source, overrides = split_words(arguments.words)
     question = make_question(
@@ -117,35 +117,50 @@ def compare_command(arguments: argparse.Namespace) -> int:
     )
     from marft.evaluation.comparison.folder import RESULTS
 
-    with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), start_display() as display:
+    def run(path: Path, display: Display) -> None:
         from marft.commands.compare import compare
-        from marft.commands.train import next_run_path
 
-        path = arguments.run or next_run_path(f"compare-{Path(source or 'duo').name}")
-        with name_resuming_command(arguments, path):
-            compare(question, path, display)
-    if arguments.json:
-        say((path / RESULTS).read_text(encoding="utf-8").rstrip("\n"))
-    return 0
+        compare(question, path, display)
+
+    return write_results(arguments, f"compare-{Path(source or 'duo').name}", RESULTS, run)
 
 
 def eval_command(arguments: argparse.Namespace) -> int:
     """`marft eval`."""
     from marft.evaluation.folder import RESULTS
-    from marft.terminal.display import start_display
 
     source, overrides = split_words(arguments.words)
     overrides += ["eval.ablate=true"] if arguments.ablate else []
     check_source(source, overrides)
-    with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), start_display() as display:
-        from marft.commands.train import next_run_path
+
+    def run(path: Path, display: Display) -> None:
         from marft.evaluation.evaluate import evaluate_team
 
-        path = arguments.run or next_run_path(f"eval-{Path(source or 'duo').name}")
-        with name_resuming_command(arguments, path):
-            evaluate_team(source, overrides, path, display)
+        evaluate_team(source, overrides, path, display)
+
+    return write_results(arguments, f"eval-{Path(source or 'duo').name}", RESULTS, run)
+
+
+def write_results(
+    arguments: argparse.Namespace, name: str, results: str, run: Callable[[Path, Display], object]
+) -> int:
+    """What `run` makes in --run, or in the next free folder of that `name`; with --json its file `results` is printed."""
+    from marft.terminal.display import start_display
+
+    with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), start_display() as display:
+        from marft.commands.train import next_run_path
+
+        path = arguments.run or next_run_path(name)
+        try:
+            run(path, display)
+        except KeyboardInterrupt:
+            if not path.exists():  # nothing has begun
+                raise KeyboardInterrupt from None
+            again = arguments.given if arguments.run else [*arguments.given, "--run", str(path)]
+            command = shlex.join(["marft", *again])
+            raise Interrupted(f"interrupted; what was done in {path} is kept; go on with: {command}") from None
     if arguments.json:
-        say((path / RESULTS).read_text(encoding="utf-8").rstrip("\n"))
+        say((path / results).read_text(encoding="utf-8").rstrip("\n"))
     return 0
 
 
@@ -234,19 +249,6 @@ def check_source(source: str | None, overrides: Sequence[str]) -> None:
 
     if source is None or source in recipes() or not is_folder(Path(source)):
         load_config(source, overrides)
-
-
-@contextmanager
-def name_resuming_command(arguments: argparse.Namespace, path: Path) -> Iterator[None]:
-    """An interruption of what is written into `path` names the very command that goes on with it."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if not path.exists():  # nothing has begun
-            raise KeyboardInterrupt from None
-        again = arguments.given if arguments.run else [*arguments.given, "--run", str(path)]
-        command = shlex.join(["marft", *again])
-        raise Interrupted(f"interrupted; what was done in {path} is kept; go on with: {command}") from None
 
 
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {

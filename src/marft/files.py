@@ -76,27 +76,25 @@ class Row:
 # --- what stands at a path -------------------------------------------------------------------------------------------
 def is_there(path: Path) -> bool:
     """Whether anything stands at `path`, also a link that leads nowhere."""
-    try:
-        os.lstat(path)
-    except OSError as error:
-        if error.errno in DENIED:
-            raise denied_error(path, error) from None
-        return False
-    except ValueError:  # a name that no file can have
-        return False
-    return True
+    return file_mode(path, follow=False) is not None
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a folder is there, also by a link; raises Denied where that cannot be seen."""
+    """Whether a folder is there, also by a link."""
+    mode = file_mode(path, follow=True)
+    return mode is not None and stat.S_ISDIR(mode)
+
+
+def file_mode(path: Path, *, follow: bool) -> int | None:
+    """What stands at `path`, as the system says it; None: nothing. Raises Denied where that cannot be seen."""
     try:
-        return stat.S_ISDIR(os.stat(path).st_mode)
+        return os.stat(path, follow_symlinks=follow).st_mode
     except OSError as error:
         if error.errno in DENIED:
             raise denied_error(path, error) from None
-        return False
-    except ValueError:
-        return False
+        return None
+    except ValueError:  # a name that no file can have
+        return None
 
 
 def check_folder(path: Path) -> None:

@@ -27,6 +27,8 @@ from marft.evaluation.comparison.cells import (
 from marft.evaluation.comparison.folder import Comparison, Question
 from marft.runs.directory import RunDirectory
 from marft.terminal.display import Display
+from marft.training.collapse import Sign
+from marft.training.guard import Collapsed
 from marft.training.trainer import Trainer
 
 SETTINGS = (*ECHO, "algorithm=grpo", "checkpoint.every=1", "optimizer.lr=0.05")
@@ -351,6 +353,46 @@ def test_killed_within_a_cell_and_between_cells(whole: Path, tmp_path: Path, mon
     assert files(path / "cells" / "team-seed0") == team
     assert started == ["team-seed0", "single-seed0", "frozen-planner-seed0"]
     assert len(iterations) == len(set(iterations))
+
+
+@pytest.mark.parametrize("name", ["single", "team"])
+def test_a_cell_that_collapses_is_recorded_and_the_others_go_on(
+    name: str, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The team's tokens until then are the others' budget; an agent that collapsed has nothing to vote."""
+    path = tmp_path / "comparison"
+    line = "solver says nothing any more"
+
+    def collapse(trainer: Trainer) -> None:
+        if trainer.run.path.name == f"{name}-seed0" and trainer.position.iteration == 1:
+            sign = Sign(name="not finite", agent="solver", line=line, since=2, good=1, collapsed=True)
+            raise Collapsed(sign)
+
+    before_each(monkeypatch, Trainer, "iterate", collapse)
+    assert compare(path) == 0
+    shown = capsys.readouterr().out
+    assert (
+        f"{name}, seed 0: the run has collapsed and stops: {line} (since iteration 2). The comparison goes on" in shown
+    )
+    found, usual = rows(path), rows(whole)
+    assert list(found) == [(each, 0) for each in CELLS]
+    gone = {each for each, _ in found if found[each, 0]["collapsed"]}
+    assert gone == ({"single", "vote"} if name == "single" else {"team"})
+    [row] = RunDirectory.open(path / "cells" / f"{name}-seed0").metrics()
+    assert {key: found[name, 0][key] for key in ("reward", "accuracy", "accuracy_ci95", "iterations", "tokens_generated")} == {
+        "reward": None, "accuracy": None, "accuracy_ci95": None, "iterations": 1, "tokens_generated": row["tokens"]["rollout"],
+    }  # fmt: skip
+    assert found["untuned", 0] == usual["untuned", 0]
+    if name == "single":
+        assert found["frozen planner", 0] == usual["frozen planner", 0]
+    else:
+        assert RunDirectory.open(path / "cells" / "single-seed0").config().train.budget == row["tokens"]["rollout"]
+    assert f"| {name} | collapsed |" in (path / "compare.md").read_text()
+
+    monkeypatch.delattr(Trainer, "iterate")
+    before = results(path)
+    assert compare(path) == 0
+    assert results(path) == before
 
 
 def test_a_killed_record_of_a_finished_run(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

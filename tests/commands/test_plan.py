@@ -23,7 +23,6 @@ from marft.commands.plan import (
     cache_bytes,
     describe_forecast,
     device_memory,
-    format_memory,
     format_seconds,
     limit_memory,
     measure_iteration,
@@ -31,6 +30,7 @@ from marft.commands.plan import (
     weight_bytes,
 )
 from marft.runs.directory import RunDirectory
+from marft.terminal import format_bytes
 from marft.training.build import Assembly
 from marft.types import MarftError
 
@@ -204,7 +204,7 @@ def test_a_run_that_hardly_fits_is_told() -> None:
 
 
 def test_sizes_and_durations_are_short() -> None:
-    assert [format_memory(n) for n in (5, 4_400, 57 * 10**6, 25.3 * 10**9)] == ["5 B", "4 KB", "57 MB", "25.3 GB"]
+    assert [format_bytes(n) for n in (5, 4_400, 57 * 10**6, 25.3 * 10**9)] == ["5 B", "4 KB", "57 MB", "25.3 GB"]
     assert [format_seconds(n) for n in (21.4, 240, 10_000)] == ["21 s", "4 min", "2.8 h"]
 
 

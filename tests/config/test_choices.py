@@ -17,7 +17,7 @@ from toys import rows
 from marft.algorithms.base import Algorithm
 from marft.config import ALGORITHMS, CREDITS, Config, merge, parse, parse_yaml, to_yaml
 from marft.config.choices import BASES, classes
-from marft.references import look_up
+from marft.import_paths import look_up
 from marft.rollouts.credit import Credit
 from marft.types import Completion, Episode, Reward, Task, Turn
 

@@ -7,7 +7,7 @@ from mistakes import mistake, read
 
 from marft.config import ALGORITHMS, load_config, recipes
 from marft.config.hints import KEYS, NAMES, OTHER_KEYS, hint_for_recipe
-from marft.config.places import NAME, kinds_at, places
+from marft.config.schema_keys import NAME, kinds_at, schema_keys
 from marft.types import MarftError
 
 
@@ -51,24 +51,24 @@ def test_a_key_of_another_place_or_framework(override: str, hint: str) -> None:
 
 
 def test_every_key_that_the_table_names_exists() -> None:
-    paths = {str(place) for place in places()}
+    paths = {str(key) for key in schema_keys()}
     settings = {"env.data", "env.level", "env.reward"}  # of environments
     for ours in KEYS:
         for word in ours.replace("=", " ").replace("(", " ").replace(")", " ").replace(",", " ").split():
             assert "." not in word or word.strip(".") in paths | settings, ours
     assert len(OTHER_KEYS) == sum(len(others.split()) for others in KEYS.values())  # no name stands twice
-    top = {place.path[0] for place in places()}
+    top = {key.path[0] for key in schema_keys()}
     assert not top & {other for other in OTHER_KEYS if "_" not in other} - {"env"}
 
 
-@pytest.mark.parametrize("place", [place for place in places() if len(place.path) > 1], ids=str)
-def test_the_last_name_of_any_key_leads_to_it(place: object) -> None:
+@pytest.mark.parametrize("key", [key for key in schema_keys() if len(key.path) > 1], ids=str)
+def test_the_last_name_of_any_key_leads_to_it(key: object) -> None:
     """Given alone, at the top: the line names the full path, or what the table knows better."""
-    word = str(place).rpartition(".")[2]
-    if word in {str(each) for each in places()}:  # a key at the top as well
+    word = str(key).rpartition(".")[2]
+    if word in {str(each) for each in schema_keys()}:  # a key at the top as well
         return
     line = mistake(f"{word}=1")
-    assert str(place) in line or OTHER_KEYS.get(word, "?") in line or line.count("'") == 8  # three of more
+    assert str(key) in line or OTHER_KEYS.get(word, "?") in line or line.count("'") == 8  # three of more
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from marft.config import ALGORITHMS, CREDITS, WORKFLOWS, Config, parse
 from marft.config.algorithm import ScheduleConfig
-from marft.references import look_up
+from marft.import_paths import look_up
 
 CHOICES: dict[str, dict[str, type[BaseModel]]] = {
     "algorithm": {name: look_up(where) for name, where in ALGORITHMS.items()},

@@ -14,7 +14,7 @@ from test_keys import KEYS
 from marft.arguments import parse_arguments, split_words
 from marft.cli import main
 from marft.config import free_settings, load_config, merge, parse, parse_yaml, to_yaml
-from marft.config.places import is_text, kinds_at
+from marft.config.schema_keys import is_text, kinds_at
 
 TEXTS = """
 device model init_from env.name team.workflow

@@ -14,9 +14,9 @@ from marft.envs.deadlines import DeadlineExceeded, interrupt_after
 
 STUBBORN = """
 import time
-import marft.escalation
+import marft.watchdog
 from marft.envs.deadlines import interrupt_after
-marft.escalation.PRESS_S, marft.escalation.PRESSES = 0.05, 4
+marft.watchdog.PRESS_S, marft.watchdog.PRESSES = 0.05, 4
 with interrupt_after(0.2, "it took too long"):
     while True:
         try:
@@ -32,7 +32,7 @@ def test_what_is_in_time_is_not_interrupted() -> None:
         with interrupt_after(30.0, "late"):
             pass
     assert signal.getsignal(signal.SIGINT) is before
-    assert "marft-insists" not in [thread.name for thread in threading.enumerate()]
+    assert "marft-watchdog" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_what_is_late_is_interrupted_in_its_sleep() -> None:

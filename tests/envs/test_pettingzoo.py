@@ -30,7 +30,7 @@ from marft.algorithms.credit import (
 from marft.envs.pettingzoo import PettingZoo
 from marft.envs.pettingzoo.live_game import MAX_LIVE_GAMES, Move, State
 from marft.envs.pettingzoo.text import legal_actions_text, observation_text, parse_action
-from marft.game.workflows.turns import turns
+from marft.game.workflows.built_in import turns
 from marft.types import Completion, Episode, MarftError, Reward, Task, Turn
 
 if importlib.util.find_spec("pettingzoo") is None:

@@ -50,7 +50,7 @@ import importlib, pkgutil, marft.envs
 for found in pkgutil.walk_packages(marft.envs.__path__, "marft.envs."):
     if not found.name.startswith("marft.envs.code.") or found.name.endswith(("environment", "grading")):
         importlib.import_module(found.name)  # others of these are programs that run inside the sandbox
-import marft.config, marft.runs.atomic, marft.runs.directory
+import marft.config, marft.runs.disk, marft.runs.directory
 """
 
 

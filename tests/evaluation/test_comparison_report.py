@@ -18,10 +18,9 @@ from marft.evaluation.comparison.report import (
     describe_intervals,
     describe_lead,
     make_report,
+    report_grid,
     report_markdown,
-    table_columns,
 )
-from marft.evaluation.formulas import wilson_interval
 from marft.evaluation.intervals import (
     T975,
     IntervalEstimate,
@@ -29,6 +28,7 @@ from marft.evaluation.intervals import (
     newcombe_interval,
     paired_difference,
     t_interval,
+    wilson_interval,
 )
 from marft.types import MarftError
 
@@ -161,18 +161,49 @@ def test_without_right_and_wrong_the_reward_counts() -> None:
         question(seeds=2), [replace(c, reward=c.seed * 3.0) for c in cells(team=[None] * 2, single=[0.5] * 2)]
     )
     assert found.figure == "reward"
+    assert found.lines[0].score is not None
     assert found.lines[0].score.interval == pytest.approx(
         (1.5 - 12.706 * 1.5, 1.5 + 12.706 * 1.5)
     )  # not cut at 0 and 1
     [line] = [line for line in found.lines if line.name == "single"]
     assert line.lead == IntervalEstimate(value=0.0)
-    assert "held-out reward" in table_columns(found)
+    assert "held-out reward" in report_grid(found).header
 
 
 def test_failed_episodes_are_told() -> None:
     assert describe_intervals(
         [cell("team", 0, 0.5)], [cell("team", 0, 0.5, failed=2), cell("vote", 0, 0.5, failed=1)]
     ).endswith("3 held-out episodes failed and count as wrong.")
+
+
+def collapsed(one: Cell) -> Cell:
+    return replace(one, reward=None, accuracy=None, accuracy_ci95=None, collapsed=True)
+
+
+def test_a_collapsed_seed_is_left_out_of_the_means_and_told() -> None:
+    """The lead is over the seeds that both have: 0.9 - 0.5 and 0.9 - 0.7."""
+    given = cells(team=[0.9, 0.9, 0.9], single=[0.5, 0.7, 0.1])
+    given = [collapsed(c) if (c.name, c.seed) == ("single", 2) else c for c in given]
+    found = make_report(question(), given)
+    [line] = [line for line in found.lines if line.name == "single"]
+    assert (line.seeds, line.collapsed) == ((0.5, 0.7), 1)
+    assert line.score is not None
+    assert line.lead is not None
+    assert (line.score.value, line.lead.value) == (pytest.approx(0.6), pytest.approx(0.3))
+    assert found.figure == "accuracy"
+    assert "vs single 0.600 [0.000, 1.000] (1 of 3 collapsed): no difference can be told" in found.verdict
+    assert found.basis.endswith("Collapsed, and left out of the means: single (seed 2).")
+    assert draw_plot(found, "duo").startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", ["team", "single"])
+def test_where_all_seeds_collapsed_there_is_no_figure(name: str) -> None:
+    given = [collapsed(c) if c.name == name else c for c in cells(team=[0.9], single=[0.5])]
+    found = make_report(question(seeds=1), given)
+    row = report_grid(found).rows[0 if name == "team" else 2]
+    assert row[:3] == [name, "collapsed", ""]
+    assert ("team collapsed vs" if name == "team" else "vs single collapsed: they cannot be compared") in found.verdict
+    assert draw_plot(found, "duo").startswith(b"\x89PNG")
 
 
 # --- table and plot ---------------------------------------------------------------------------------------------------

@@ -20,12 +20,11 @@ from marft.cli import main
 from marft.config import Config
 from marft.engines.scripted import ScriptedEngine
 from marft.envs.hosting import InProcess
-from marft.evaluation.chunks import answer_text, extract_answers, text_with_digest, with_silent_agent
+from marft.evaluation.benchmarks import eval_settings, read_benchmarks
+from marft.evaluation.chunks import answer_text, extract_answers, plan_chunks, text_with_digest, with_silent_agent
 from marft.evaluation.evaluate import evaluate_benchmarks
 from marft.evaluation.folder import Evaluation, Record
 from marft.evaluation.held_out import evaluate_held_out
-from marft.evaluation.request import plan_chunks, read_benchmarks
-from marft.evaluation.settings import eval_settings
 from marft.game.lockstep import Lockstep
 from marft.game.play import Agent
 from marft.game.workflows import find_workflow

@@ -17,7 +17,7 @@ from marft.commands.compare import evaluate_run
 from marft.engines.scripted import ScriptedEngine
 from marft.evaluation.evaluate import evaluate_benchmarks
 from marft.evaluation.failures import Failures, Tolerance
-from marft.evaluation.rehearsal import FEW, SHORT, rehearse
+from marft.evaluation.sanity_check import FEW, SHORT, check_team_plays
 from marft.game.play import Game
 from marft.rollouts.runner import EpisodeRunner
 from marft.terminal.display import Display
@@ -118,7 +118,7 @@ def measured(path: Path, **changes: Any) -> Path:
 
 @pytest.mark.parametrize(("after", "chunks"), [(0, 0), (FEW, 1), (FEW + 20, 3)])
 def test_marft_eval_stops_as_soon_as_it_is_clear_and_goes_on(tmp_path: Path, after: int, chunks: int) -> None:
-    """At once, where even the rehearsal fails; after the first chunk; after the third, when 40 of 60 have failed."""
+    """At once, where even the sanity check fails; after the first chunk; after the third, when 40 of 60 have failed."""
     path = tmp_path / "e"
     error = error_of(measured, path, env=breaks(after), **LONG)
     if not chunks:
@@ -178,7 +178,7 @@ def test_a_team_that_cannot_play_without_an_agent_is_a_result(
     assert "3 of 3 episodes of" in capsys.readouterr().err
 
 
-# --- the rehearsal ----------------------------------------------------------------------------------------------------
+# --- the sanity check ----------------------------------------------------------------------------------------------------
 async def in_turn(game: Game) -> None:
     await game.act("ann")
     await game.act("bob")
@@ -203,11 +203,11 @@ def spoken(runner: EpisodeRunner, speak: Callable[[Request], str], asked: list[R
 TWENTY = [Task(id=str(i), prompt=f"task {i}") for i in range(20)]
 
 
-def test_a_healthy_team_rehearses_two_short_episodes() -> None:
+def test_a_healthy_team_is_checked_on_two_short_episodes() -> None:
     asked: list[Request] = []
     config = config_of(team={"agents": {"ann": {"max_tokens": 1000}}}, eval={"temperature": 0.5})
     parts = seated(team={"agents": {"ann": {"max_tokens": 1000}}})
-    rehearse(config, spoken(parts.runner, lambda request: "hm", asked), TWENTY, Tolerance())
+    check_team_plays(config, spoken(parts.runner, lambda request: "hm", asked), TWENTY, Tolerance())
     assert sorted(request.sampling.max_tokens for request in asked) == [4] * FEW + [SHORT] * FEW
     assert {request.sampling.temperature for request in asked} == {0.5}
 
@@ -228,15 +228,15 @@ def away(request: Request) -> str:
         (away, in_turn, "ann: "),
     ],
 )
-def test_what_always_fails_is_found_in_the_rehearsal(speak: Any, workflow: Any, expected: str) -> None:
+def test_what_always_fails_is_found_in_the_sanity_check(speak: Any, workflow: Any, expected: str) -> None:
     error = error_of(
-        rehearse,
+        check_team_plays,
         config_of(),
         spoken(replace(seated().runner, workflow=workflow), speak),
         TWENTY,
         Tolerance(remedy="Mend it"),
     )
-    assert str(error).startswith(f"16 of 16 episodes of a rehearsal failed; the first: {expected}")
+    assert str(error).startswith(f"16 of 16 episodes of the sanity check failed; the first: {expected}")
     assert str(error).endswith(". Mend it")
 
 
@@ -254,13 +254,13 @@ def test_what_fails_only_because_a_turn_was_short_is_no_failure() -> None:
     long: dict[str, Any] = {"team": {"agents": {name: {"max_tokens": 1000} for name in ("ann", "bob")}}}
     asked: list[Request] = []
     runner = spoken(replace(seated(**long).runner, workflow=picky), speak, asked)
-    rehearse(config_of(**long), runner, TWENTY, Tolerance())
+    check_team_plays(config_of(**long), runner, TWENTY, Tolerance())
     assert len(asked) == FEW + 16
 
 
-def test_nothing_of_a_run_depends_on_its_rehearsal(tmp_path: Path) -> None:
+def test_nothing_of_a_run_depends_on_its_sanity_check(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"eval": {"tasks": 4, "every": 2}}
-    with patch("marft.commands.train.rehearse_all"):
+    with patch("marft.commands.train.check_team_everywhere"):
         without = start(tmp_path / "without", **changes)
     assert files(start(tmp_path / "with", **changes)) == files(without)
 
@@ -268,10 +268,12 @@ def test_nothing_of_a_run_depends_on_its_rehearsal(tmp_path: Path) -> None:
 def test_a_failing_benchmark_is_found_before_the_runs_own_tasks_are_played(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"eval": {"tasks": 4, "benchmarks": {"hard": {"name": "toys:Breaks"}}}}
     error = error_of(start, tmp_path / "run", **changes)
-    assert str(error).startswith("5 of 5 episodes of a rehearsal on hard failed; the first: environment.reward raised")
+    assert str(error).startswith(
+        "5 of 5 episodes of the sanity check on hard failed; the first: environment.reward raised"
+    )
     assert not (tmp_path / "run").exists()
     error = error_of(
         measured, tmp_path / "e", eval={"tasks": 4, "benchmarks": {"one": {}, "hard": {"name": "toys:Breaks"}}}
     )
-    assert "rehearsal on hard" in str(error)
+    assert "sanity check on hard" in str(error)
     assert not (tmp_path / "e").exists()

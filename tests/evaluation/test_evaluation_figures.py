@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 
 from marft.evaluation.figures import Result, make_drop, make_figures
 from marft.evaluation.folder import Played, Slot
-from marft.evaluation.formulas import wilson_interval
-from marft.evaluation.intervals import t_interval
-from marft.evaluation.report import print_results, results_markdown
-from marft.evaluation.results import results_json
+from marft.evaluation.intervals import t_interval, wilson_interval
+from marft.evaluation.report import print_results, results_json, results_markdown
 from marft.terminal.console import PlainConsole
 
 

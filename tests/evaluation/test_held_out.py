@@ -13,9 +13,9 @@ from quick import config_of, resume, start
 from marft.config import parse, parse_yaml, to_yaml
 from marft.engines.scripted import ScriptedEngine
 from marft.envs.hosting import InProcess
-from marft.evaluation.formulas import wilson_interval
+from marft.evaluation.benchmarks import EvalSettings, eval_settings, with_settings
 from marft.evaluation.held_out import evaluate_held_out, summarise_episodes
-from marft.evaluation.settings import EvalSettings, eval_settings, with_settings
+from marft.evaluation.intervals import wilson_interval
 from marft.game.lockstep import Lockstep
 from marft.game.play import Agent
 from marft.game.workflows import find_workflow

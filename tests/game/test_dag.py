@@ -11,7 +11,7 @@ from voices import Voice, run, team, views
 
 from marft.game.play import Game
 from marft.game.workflows import find_workflow
-from marft.game.workflows.dag import layers
+from marft.game.workflows.built_in import layers
 from marft.types import Completion, Request
 
 DIAMOND = {"top": (), "left": ("top",), "right": ("top",), "bottom": ("left", "right")}

@@ -20,8 +20,8 @@ import marft
 from marft.envs.hosting import InProcess
 from marft.game import play as playing
 from marft.game.play import Game, play
-from marft.game.workflows.sequential import sequential
-from marft.game.workflows.turns import turns as playing_turns
+from marft.game.workflows.built_in import sequential
+from marft.game.workflows.built_in import turns as playing_turns
 from marft.types import BadTask, Completion, MarftError, Message, Request, Reward, SpeechError
 
 

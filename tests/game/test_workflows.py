@@ -12,7 +12,7 @@ from voices import Voice, in_turn, run, team, views
 from marft.envs.arithmetic import Arithmetic
 from marft.game.play import Game
 from marft.game.workflows import check_workflow, find_workflow
-from marft.game.workflows.debate import debate
+from marft.game.workflows.built_in import debate
 from marft.types import MarftError, Request, Reward, Task
 
 CHAIN = Task(id="c", prompt="Start with 17. Add 5.", data={"answer": 22})
@@ -44,7 +44,7 @@ def test_a_workflow_of_ones_own_takes_no_settings_that_it_does_not_have() -> Non
 def test_the_name_of_a_function_finds_it_again() -> None:
     assert check_workflow(toys.both, "workflow") == "toys:both"
     assert find_workflow(check_workflow(toys.both, "workflow")) is toys.both
-    assert check_workflow(debate, "workflow") == "marft.game.workflows.debate:debate"
+    assert check_workflow(debate, "workflow") == "marft.game.workflows.built_in:debate"
 
 
 def test_what_a_partial_binds_cannot_be_found_by_name() -> None:

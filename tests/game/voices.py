@@ -12,7 +12,7 @@ import toys
 from marft.envs.hosting import InProcess
 from marft.game.play import Agent, TextEngine, play
 from marft.game.workflows import Workflow
-from marft.game.workflows.sequential import sequential
+from marft.game.workflows.built_in import sequential
 from marft.types import Completion, Ended, Episode, Message, Request, Sampling, Task, Turn
 
 TASK = Task(id="t", prompt="What is 2 + 2?")

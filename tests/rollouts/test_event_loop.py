@@ -128,7 +128,7 @@ def test_an_interrupt_of_training_cancels_its_episodes(tmp_path: Path, default_i
     played = itertools.count()
 
     async def hanging(game: marft.Game) -> None:
-        if next(played) < 2:  # the rehearsal's
+        if next(played) < 2:  # the sanity check's
             await game.act("ann", "bob")
             return
         begun.set()
@@ -182,8 +182,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests
 import marft.rollouts.event_loop as event_loop
 import stubborn
 event_loop.GRACE_S = 0.3
-import marft.escalation
-marft.escalation.PRESS_S, marft.escalation.PRESSES = 0.1, 5
+import marft.watchdog
+marft.watchdog.PRESS_S, marft.watchdog.PRESSES = 0.1, 5
 try:
     event_loop.run_async(getattr(stubborn, sys.argv[1])(None))
 except KeyboardInterrupt as error:
@@ -240,7 +240,7 @@ def test_an_interrupt_that_was_heeded_leaves_no_other_behind(default_interrupts:
             run_async(long())
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     time.sleep(0.1)
-    assert "marft-insists" not in [thread.name for thread in threading.enumerate()]
+    assert "marft-watchdog" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_an_interrupt_that_the_work_swallows_is_raised_all_the_same(default_interrupts: None) -> None:

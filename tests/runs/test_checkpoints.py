@@ -295,6 +295,38 @@ def test_corrupt_newest_falls_back_with_a_warning(
     assert checkpoints.put_aside(10) == "000010.damaged-2"
 
 
+@pytest.mark.parametrize("state", ["new", "old"])
+@pytest.mark.parametrize("at", [None, 10])
+def test_a_whole_one_that_a_kill_left_hidden_beside_a_damaged_one_is_found(
+    checkpoints: Checkpoints, state: str, at: int | None
+) -> None:
+    for iteration in (5, 10):
+        checkpoints.save(iteration, content(str(iteration)))
+    hidden = checkpoints.folder / f".000010.{state}"
+    shutil.copytree(checkpoints.path(10), hidden)
+    flip(checkpoints.path(10))
+    found = checkpoints.newest_valid(at)
+    assert found is not None
+    assert (found.iteration, found.folder, str(found)) == (10, hidden, str(hidden))
+    assert found.passed_over().startswith(f"checkpoint {checkpoints.path(10)} is corrupt: ")
+    assert [checkpoints.put_aside(iteration) for iteration in found.damaged] == ["000010.damaged"]
+    checkpoints.put_in_place(found)
+    checkpoints.recover()
+    assert entries(checkpoints) == ["000005", "000010", "000010.damaged"]
+    assert read(checkpoints, 10) == "10"
+    assert newest(checkpoints) == 10
+
+
+def test_a_hidden_one_that_is_damaged_too_is_passed_over(checkpoints: Checkpoints) -> None:
+    for iteration in (5, 10):
+        checkpoints.save(iteration, content(str(iteration)))
+    flip(checkpoints.path(10))
+    shutil.copytree(checkpoints.path(10), checkpoints.folder / ".000010.old")
+    found = checkpoints.newest_valid()
+    assert found is not None
+    assert (found.iteration, str(found), list(found.damaged)) == (5, "the one of iteration 5", [10])
+
+
 def test_all_corrupt_is_an_error_that_says_how_to_start_anew(checkpoints: Checkpoints) -> None:
     for iteration in (5, 10):
         checkpoints.save(iteration, content(str(iteration)))

@@ -237,6 +237,30 @@ def test_a_damaged_checkpoint_is_told_and_kept(
     assert snapshot(run / "checkpoints" / "000002") == snapshot(shelf / "run" / "checkpoints" / "000002")
 
 
+@pytest.mark.parametrize("state", ["new", "old"])
+def test_a_whole_checkpoint_hidden_beside_a_damaged_one_is_taken(
+    state: str, shelf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "there" / "run"
+    shutil.copytree(shelf / "run", run)
+    whole, hidden = run / "checkpoints" / "000002", run / "checkpoints" / f".000002.{state}"
+    shutil.copytree(whole, hidden)
+    BROKEN["a flipped bit"](whole)
+    damaged = snapshot(whole)
+    for command, taken in (("export", f"{hidden} is taken instead"), ("resume", "going on from iteration 2, ")):
+        capsys.readouterr()
+        with in_time(), models_in_memory():
+            assert main(commands_of(shelf, run, tmp_path / command)[command]) == 0
+        [line] = without_progress(capsys.readouterr().err)
+        assert "000002 is corrupt" in line
+        assert taken in line
+    checkpoints = snapshot(run / "checkpoints")
+    assert snapshot(run / "checkpoints" / "000002.damaged") == damaged
+    assert {key: value for key, value in checkpoints.items() if "damaged" not in key} == snapshot(
+        shelf / "run" / "checkpoints"
+    )
+
+
 @pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, kinds in SEALED.items() for kind in kinds])
 def test_what_a_checkpoint_holds_is_read_with_care(
     name: str, kind: str, shelf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -360,3 +384,18 @@ def test_a_cell_s_run_is_read_with_care_too(
     )
     OBJECTS[kind](folder / "cells" / f"{cell}-seed0" / file)
     assert f"{cell}-seed0/{file}" in refused(shelf, folder, "compare", tmp_path / "new", capsys)
+
+
+@pytest.mark.parametrize("command", ["resume", "eval", "play", "export", "init_from"])
+def test_a_class_that_is_not_there_is_named_with_what_to_do(
+    command: str, shelf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "there" / "run"
+    shutil.copytree(shelf / "run", run)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["credit"] = {"name": "gone_since:Mine"}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    assert refused(shelf, run, command, tmp_path / "new", capsys).endswith(
+        f"{run / 'config.yaml'} needs code of yours: credit.name: cannot import 'gone_since:Mine': No module named "
+        "'gone_since'; give the command in the folder where gone_since lies, or install it"
+    )

@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 
 from marft.commands.progress import Terminal
-from marft.evaluation.report import Grid, print_grid
+from marft.evaluation.tables import Grid
 from marft.terminal import say
 from marft.terminal.console import PlainConsole, make_table
 from marft.terminal.display import Display
@@ -38,7 +38,7 @@ def test_tables_are_text_in_headers_cells_and_titles() -> None:
     console.print(table)
     assert printed(console).count(SHOWN) == 3
     console = on_a_terminal()
-    print_grid(console, Grid(header=["benchmark", "b"], rows=[[HOSTILE, "1"]]))
+    Grid(header=["benchmark", "b"], rows=[[HOSTILE, "1"]], whole=[1]).show(console)
     assert SHOWN in printed(console)
 
 

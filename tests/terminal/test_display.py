@@ -61,7 +61,7 @@ def test_a_run_tells_what_it_does_and_how_far_it_is(tmp_path: Path) -> None:
         ("reading the tasks of toys:Echo (test)", 0, 0, ""),
         ("reading the tasks of toys:Echo (train)", 0, 0, ""),
         (f"loading the model {model}", 0, 0, ""),
-        ("rehearsing", 2, 2, ""),
+        ("checking that the team can play", 2, 2, ""),
         ("looking for held-out tasks in the training data", 0, 0, ""),
         ("evaluating before training", 3, 3, "episodes"),
         ("saving a checkpoint", 0, 0, ""),

@@ -17,8 +17,8 @@ from marft.engines.local import LocalEngine
 from marft.engines.openai import OpenAIEngine
 from marft.engines.scripted import ScriptedEngine
 from marft.engines.vllm.engine import VllmEngine
+from marft.evaluation.benchmarks import EvalSettings
 from marft.evaluation.held_out import evaluate_held_out
-from marft.evaluation.settings import EvalSettings
 from marft.game.lockstep import Lockstep
 from marft.models.peft_format import save_adapter
 from marft.models.team import TeamModel

@@ -29,7 +29,7 @@ from marft.types import Collapse, Interrupted
 
 ROOM = {"agents": {name: {"max_tokens": 60} for name in ("ann", "bob")}}  # one token in sixteen ends a turn
 CONSTANT: dict[str, Any] = {
-    "env": {"name": "toys:TurnsConstant", "after": 18},  # two of them are the rehearsal's
+    "env": {"name": "toys:TurnsConstant", "after": 18},  # two of them are the sanity check's
     "team": ROOM,
     "train": {"iterations": 9},
     "checkpoint": {"every": 1, "keep": 9},

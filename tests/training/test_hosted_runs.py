@@ -98,12 +98,12 @@ def test_an_episode_that_was_cut_takes_its_whole_group_with_it(tmp_path: Path) -
     [
         (
             "AlwaysRaises",
-            "5 of 5 episodes of a rehearsal failed; the first: environment.reward raised RuntimeError",
+            "5 of 5 episodes of the sanity check failed; the first: environment.reward raised RuntimeError",
             True,
         ),
         (
             "AlwaysLate",
-            "5 of 5 episodes of a rehearsal failed; the first: environment.reward took more than 0.3 s",
+            "5 of 5 episodes of the sanity check failed; the first: environment.reward took more than 0.3 s",
             False,
         ),
     ],

@@ -84,7 +84,7 @@ def newest(run: Path) -> int:
 
 POINTS = {  # where the signal comes, and after how many iterations the run is kept
     "in the evaluation before": ("marft.evaluation.held_out:evaluate_held_out", 1, 0),
-    "among the episodes of that evaluation": ("marft.rollouts.runner:play", 2 + 2, 0),  # after the rehearsal's
+    "among the episodes of that evaluation": ("marft.rollouts.runner:play", 2 + 2, 0),  # after the sanity check's
     "in the first save": ("marft.training.checkpoint:save_adapter", 2, 0),
     "before a rollout": ("marft.rollouts.source:SynchronousSource.next_batch", 2, 1),
     "in the middle of a rollout": ("marft.game.play:Game.act", 4 + 4 + 8 + 3, 1),

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from marft.api.results import CompareResults, EvalResults, Summary
 from marft.api.settings import AgentSettings, EnvSettings, WorkflowSettings, collect_settings
 from marft.api.team import Team
-from marft.references import bind_references
-from marft.threads import rest_soon
+from marft.import_paths import bind_import_paths
+from marft.openmp import limit_spinning
 from marft.types import Episode, MarftError, Task
 
 __all__ = ["CompareResults", "EvalResults", "Summary", "Team", "compare", "evaluate", "load", "play", "train"]
@@ -42,13 +42,13 @@ def train(
     `resume=True` goes on with the run in `run` (from its newest checkpoint, or from that of iteration `at`), with its own
     config: there `env`, `workflow`, `agents` and classes in `settings` give what only Python code knows, and must be what the run was made with.
     """
-    rest_soon()
+    limit_spinning()
     asked = collect_settings(settings, env=env, workflow=workflow, agents=agents)
     if at is not None and not resume:
         raise MarftError("at goes with resume=True: it names the checkpoint to go back to")
     if resume and (run is None or source is not None):
         raise MarftError("resume=True takes run=DIR, and not a recipe or a file: it goes on with that run's config")
-    with bind_references(asked.things):
+    with bind_import_paths(asked.objects):
         config = None if resume else asked.config(source)  # before the heavy imports: a typo is answered at once
         from marft.terminal.display import start_display
 
@@ -56,14 +56,10 @@ def train(
             from marft.commands.train import next_run_path, resume_run, start_run
 
             if config is None:
-                return as_summary(resume_run(Path(str(run)), asked.settings, at, display))
-            return as_summary(start_run(config, Path(run) if run else next_run_path(str(source or "duo")), display))
-
-
-def as_summary(found: dict[str, Any]) -> Summary:
-    """The same mapping, typed."""
-    summary: Summary = found  # type: ignore[assignment]  # a file's content, which has these keys
-    return summary
+                found = resume_run(Path(str(run)), asked.settings, at, display)
+            else:
+                found = start_run(config, Path(run) if run else next_run_path(str(source or "duo")), display)
+    return cast(Summary, found)
 
 
 def load(
@@ -80,11 +76,11 @@ def load(
     The other arguments are those of `train`, laid over the run's config or the recipe. `at` is the iteration of the run's
     checkpoint to take, by default the newest. Close the team when it is no longer needed, or use `with`.
     """
-    rest_soon()
+    limit_spinning()
     asked = collect_settings(settings, env=env, workflow=workflow, agents=agents)
     from marft.terminal.display import start_display
 
-    with bind_references(asked.things), start_display(stderr=True) as display:
+    with bind_import_paths(asked.objects), start_display(stderr=True) as display:
         from marft.training.loading import is_run, load_new_team, load_trained_team
 
         if is_run(str(source)):
@@ -94,7 +90,7 @@ def load(
         else:
             config = asked.config(source)
             parts = load_new_team(config, display)
-    return Team(config, parts, asked.things, str(source))
+    return Team(config, parts, asked.objects, str(source))
 
 
 def play(
@@ -146,9 +142,9 @@ def compare(
     `seeds` is how many, `single` what the agent alone is told, `frozen` which agents are kept untrained, a cell each; the
     other arguments are those of `train`. `run` is the comparison's folder; one that exists goes on.
     """
-    rest_soon()
+    limit_spinning()
     asked = collect_settings(settings, env=env, workflow=workflow, agents=agents)
-    with bind_references(asked.things):
+    with bind_import_paths(asked.objects):
         from marft.evaluation.comparison.cells import make_question
 
         question = make_question(asked.config(source), seeds=seeds, single=single, frozen=frozen)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from marft.envs.base import Environment
-from marft.references import name_of, numbered_name
+from marft.import_paths import name_of, numbered_name
 from marft.types import MarftError
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ AgentSettings: TypeAlias = str | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonSettings:
-    """Settings as a file has them, and by their names the things that only Python code has."""
+    """Settings as a file has them, and by their names the objects that only Python code has."""
 
     settings: Mapping[str, Any]  # `agents` among the team's
     agents: bool  # whether they stand for a whole team
-    things: Mapping[str, Any]
+    objects: Mapping[str, Any]
 
     def config(self, source: str | Path | None) -> Config:
         """Of a recipe or a file, with these settings on top; given agents are the whole team, nobody is left of the old."""
@@ -42,101 +42,102 @@ def collect_settings(
     settings: Mapping[str, Any], *, env: EnvSettings | None, workflow: Any, agents: Mapping[str, AgentSettings] | None
 ) -> PythonSettings:
     """`settings` are sections of the config; the others stand for parts of them."""
-    things: dict[str, Any] = {}
+    objects: dict[str, Any] = {}
     sections = dict(settings)
     if env is not None:
-        sections["env"] = env_settings(env, "env", things)
+        sections["env"] = env_settings(env, "env", objects)
     team = dict(sections.get("team", {}))
     if workflow is not None:
         team["workflow"] = workflow
     if agents is not None:
         team["agents"] = agents
     if team:
-        sections["team"] = team_settings(team, things)
+        sections["team"] = team_settings(team, objects)
     benchmarks = sections["eval"].get("benchmarks") if isinstance(sections.get("eval"), Mapping) else None
     if isinstance(benchmarks, Mapping):
-        named = {name: env_settings(each, f"eval.benchmarks.{name}", things) for name, each in benchmarks.items()}
+        named = {name: env_settings(each, f"eval.benchmarks.{name}", objects) for name, each in benchmarks.items()}
         sections["eval"] = {**sections["eval"], "benchmarks": named}
     for key in ("algorithm", "credit", "engine"):
         if key in sections:
-            sections[key] = choice_settings(sections[key], key, things)
-    return PythonSettings(settings=sections, agents=agents is not None, things=things)
+            sections[key] = choice_settings(sections[key], key, objects)
+    return PythonSettings(settings=sections, agents=agents is not None, objects=objects)
 
 
-def env_settings(env: Any, key: str, things: dict[str, Any]) -> Any:
+def env_settings(env: Any, key: str, objects: dict[str, Any]) -> Any:
     """A class becomes its name; its settings are written to files, so they are plain."""
-    if isinstance(env, Mapping):
-        for name, value in env.items():
-            if name != "name":
-                check_plain(value, f"{key}.{name}")
-        return {**env, "name": env_name(env["name"], f"{key}.name", things)} if "name" in env else dict(env)
-    name = env_name(env, key, things)
-    return {"name": name}
+    if not isinstance(env, Mapping):
+        return {"name": env_name(env, key, objects)}
+    check_plain_settings(env, key)
+    return {**env, "name": env_name(env["name"], f"{key}.name", objects)} if "name" in env else dict(env)
 
 
-def choice_settings(section: Any, key: str, things: dict[str, Any]) -> Any:
+def choice_settings(section: Any, key: str, objects: dict[str, Any]) -> Any:
     """The class of an algorithm, a credit or an engine becomes its name, alone or as `name` of its settings."""
     if isinstance(section, type):
-        return {"name": register_thing(section, things)}
+        return {"name": register_object(section, objects)}
     if isinstance(section, Mapping) and isinstance(section.get("name"), type):
-        for name, value in section.items():
-            if name != "name":
-                check_plain(value, f"{key}.{name}")
-        return {**section, "name": register_thing(section["name"], things)}
+        check_plain_settings(section, key)
+        return {**section, "name": register_object(section["name"], objects)}
     if not isinstance(section, str | Mapping):
-        kind = type(section).__name__
-        raise MarftError(
-            f"{key}: give the class, {kind}, and its settings as {{'name': {kind}, …}}, not an object made of it"
-        )
+        raise MarftError(object_message(key, section))
     return section
 
 
-def env_name(env: Any, key: str, things: dict[str, Any]) -> Any:
+def env_name(env: Any, key: str, objects: dict[str, Any]) -> Any:
     """A class as its name; raises a MarftError for anything that is neither a class nor a name."""
     if isinstance(env, Environment):
-        kind = type(env).__name__
-        raise MarftError(
-            f"{key}: give the class, {kind}, and its settings as {{'name': {kind}, …}}, not an object made of it: every "
-            "worker process makes its own"
-        )
+        raise MarftError(f"{object_message(key, env)}: every worker process makes its own")
     if isinstance(env, type) and issubclass(env, Environment):
-        return register_thing(env, things)
+        return register_object(env, objects)
     if not isinstance(env, str):
         raise MarftError(f"{key}: give a name or a subclass of marft.Environment, not {type(env).__name__}")
     return env
 
 
-def team_settings(team: Mapping[str, Any], things: dict[str, Any]) -> dict[str, Any]:
+def object_message(key: str, given: object) -> str:
+    """What to give in place of an object."""
+    kind = type(given).__name__
+    return f"{key}: give the class, {kind}, and its settings as {{'name': {kind}, …}}, not an object made of it"
+
+
+def team_settings(team: Mapping[str, Any], objects: dict[str, Any]) -> dict[str, Any]:
     """The team's section with workflow and scripts as names."""
     said = dict(team)
     if "workflow" in said and not isinstance(said["workflow"], str):
         from marft.game.workflows import check_workflow
 
         check_workflow(said["workflow"], "workflow")
-        said["workflow"] = register_thing(said["workflow"], things)
+        said["workflow"] = register_object(said["workflow"], objects)
     if isinstance(said.get("agents"), Mapping):
-        said["agents"] = {name: agent_settings(agent, name, things) for name, agent in said["agents"].items()}
+        said["agents"] = {name: agent_settings(agent, name, objects) for name, agent in said["agents"].items()}
     return said
 
 
-def agent_settings(agent: Any, name: str, things: dict[str, Any]) -> Any:
+def agent_settings(agent: Any, name: str, objects: dict[str, Any]) -> Any:
     """An agent's settings with its script as a name."""
     script = agent.get("script") if isinstance(agent, Mapping) else None
     if script is None or isinstance(script, str):
         return agent
     if not callable(script):
         raise MarftError(f"team.agents.{name}.script: give a function of the messages it sees, or its name")
-    return {**agent, "script": register_thing(script, things)}
+    return {**agent, "script": register_object(script, objects)}
 
 
-def register_thing(thing: Any, things: dict[str, Any]) -> str:
+def register_object(given: Any, objects: dict[str, Any]) -> str:
     """Its name, by which it is kept. What one function made several of, or lambdas, are numbered in their order."""
-    own = name = name_of(thing)
+    own = name = name_of(given)
     number = 1
-    while things.setdefault(name, thing) != thing:
+    while objects.setdefault(name, given) != given:
         number += 1
         name = numbered_name(own, number)
     return name
+
+
+def check_plain_settings(section: Mapping[str, Any], key: str) -> None:
+    """Raise a MarftError where a setting beside the name could not be written to YAML."""
+    for name, value in section.items():
+        if name != "name":
+            check_plain(value, f"{key}.{name}")
 
 
 def check_plain(value: Any, key: str) -> None:

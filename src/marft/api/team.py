@@ -6,12 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from marft.api.results import EvalResults
 from marft.envs.base import Split
-from marft.references import bind_references
+from marft.import_paths import bind_import_paths
 from marft.types import Episode, MarftError, Reward, Task
 
 if TYPE_CHECKING:
@@ -25,10 +24,10 @@ class Team:
     `config` is what it was made from.
     """
 
-    def __init__(self, config: Config, parts: Assembly, things: Mapping[str, Any], source: str) -> None:
+    def __init__(self, config: Config, parts: Assembly, objects: Mapping[str, Any], source: str) -> None:
         self.config = config
         self._parts: Assembly | None = parts
-        self._things, self._source = things, source
+        self._objects, self._source = objects, source
 
     def __repr__(self) -> str:
         state = "" if self._parts is not None else ", closed"
@@ -72,7 +71,7 @@ class Team:
         parts = self._open
         asked = collect_settings({"eval": settings}, env=None, workflow=None, agents=None)
         path = Path(run) if run else next_run_path(f"eval-{Path(self._source).name}")
-        with bind_references({**self._things, **asked.things}), Lock(path), Display() as display:
+        with bind_import_paths({**self._objects, **asked.objects}), Lock(path), Display() as display:
             config = parse(merge_settings(self.config.model_dump(mode="json"), asked.settings))
             results = evaluate_benchmarks(config, parts, path, display)
         return EvalResults(path=path, benchmarks={result.name: result for result in results})
@@ -86,7 +85,5 @@ class Team:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

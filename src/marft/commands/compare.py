@@ -13,28 +13,23 @@ from typing import Any
 
 from marft.commands.train import resume_run, start_run
 from marft.config import Config
+from marft.evaluation.benchmarks import eval_settings
 from marft.evaluation.comparison.cells import cell_config, vote_config, vote_count
 from marft.evaluation.comparison.folder import PLOT, TABLE, Cell, Comparison, Question
 from marft.evaluation.comparison.plot import draw_plot
-from marft.evaluation.comparison.report import Report, make_report, report_markdown, table_columns
+from marft.evaluation.comparison.report import Report, make_report, report_grid, report_markdown
 from marft.evaluation.failures import Tolerance
 from marft.evaluation.held_out import evaluate_held_out
-from marft.evaluation.settings import eval_settings
+from marft.evaluation.tables import WIDE
 from marft.files import Damaged
 from marft.rollouts.event_loop import one_loop
-from marft.runs.difference import first_difference
+from marft.runs.config_diff import first_difference
 from marft.runs.directory import SUMMARY, RunDirectory
-from marft.runs.export import checkpoint_folder
 from marft.runs.lock import Lock
-from marft.terminal.console import make_table
 from marft.terminal.display import Display, ensure_display
-from marft.training.build import assemble
-from marft.training.checkpoint import load_adapters
-from marft.training.loading import check_base
+from marft.training.loading import load_trained_team
 from marft.training.tracking import require_trackers
 from marft.types import Collapse, Interrupted, MarftError
-
-WIDE = 110  # columns of a terminal
 
 
 def compare(question: Question, path: Path, display: Display | None = None) -> Report:
@@ -93,16 +88,16 @@ def make_cell(comparison: Comparison, name: str, seed: int, display: Display) ->
 
 def trained_cell(comparison: Comparison, name: str, seed: int, display: Display) -> Cell:
     """A cell with a run of its own, started or resumed; its budget is what the team's run generated."""
-    budget = 1 if name == "team" else comparison.get("team", seed).tokens_generated
+    budget = 1 if name == "team" else max(1, comparison.get("team", seed).tokens_generated)
     config = cell_config(comparison.question, name, seed=seed, budget=budget)
     run = comparison.run_path(name, seed)
     try:
         summary = train_cell(config, run, display)
-    except Collapse as error:  # its own advice would make it another run than the one that is compared
-        raise Collapse(
-            f"{name}, seed {seed}: {str(error).partition(' Nothing already')[0]} Compare again in another --run, with a "
-            "lower optimizer.lr or train.on_collapse=back"
-        ) from error
+    except Collapse as error:
+        display.say(
+            f"{name}, seed {seed}: {str(error).partition(' Nothing already')[0]} The comparison goes on without it"
+        )
+        return collapsed_cell(name, seed, RunDirectory.open(run))
     return replace(
         cell_from_row(name, seed, summary["after"]),
         tokens_generated=summary["tokens"]["generated"],
@@ -112,20 +107,44 @@ def trained_cell(comparison: Comparison, name: str, seed: int, display: Display)
     )
 
 
+def collapsed_cell(name: str, seed: int, run: RunDirectory) -> Cell:
+    """A run that stopped itself has no figures after training, but what it cost until then."""
+    rows = run.metrics()
+    return replace(
+        cell_from_row(name, seed, evaluation_before(run)),
+        failed=0,
+        reward=None,
+        accuracy=None,
+        accuracy_ci95=None,
+        tokens_generated=sum(row["tokens"]["rollout"] for row in rows),
+        tokens_trained=sum(row["tokens"]["update"] for row in rows),
+        iterations=len(rows),
+        seconds=sum(sum(row["seconds"].values()) for row in rows),
+        collapsed=True,
+    )
+
+
 def untuned_cell(comparison: Comparison, seed: int) -> Cell:
     """The team's run knows how well it did before training."""
-    run = RunDirectory.open(comparison.run_path("team", seed))
+    return cell_from_row("untuned", seed, evaluation_before(RunDirectory.open(comparison.run_path("team", seed))))
+
+
+def evaluation_before(run: RunDirectory) -> Mapping[str, Any]:
+    """A run's held-out figures before training."""
     summary = run.summary() or {}
     if "before" not in summary:
         raise Damaged(run.path / SUMMARY, "has no evaluation before training")
-    return cell_from_row("untuned", seed, summary["before"])
+    found: Mapping[str, Any] = summary["before"]
+    return found
 
 
 def vote_cell(comparison: Comparison, seed: int, display: Display) -> Cell:
-    """The trained single agent; what its training cost is the vote's cost too."""
+    """The trained single agent; what its training cost is the vote's cost too. One that collapsed has nothing to vote."""
     team, single = comparison.get("team", seed), comparison.get("single", seed)
-    run = RunDirectory.open(comparison.run_path("single", seed))
     votes = vote_count(team.tokens_per_task, single.tokens_per_task)
+    if single.collapsed:
+        return replace(single, name="vote", votes=votes)
+    run = RunDirectory.open(comparison.run_path("single", seed))
     started = time.perf_counter()
     row = evaluate_run(vote_config(run.config(), votes), run, display)
     return replace(
@@ -160,11 +179,8 @@ def train_cell(config: Config, path: Path, display: Display) -> dict[str, Any]:
 
 def evaluate_run(config: Config, run: RunDirectory, display: Display) -> Mapping[str, Any]:
     """An evaluation as `marft eval` does it, with the adapters of a run."""
-    saved = checkpoint_folder(run, None)
-    with assemble(config, saved=saved, status=display) as parts:
-        check_base(run, parts)
-        load_adapters(saved, parts.teams)
-        parts.publish(0)
+    _, parts = load_trained_team(run.path, config.model_dump(mode="json"), status=display)
+    with parts:
         display.begin("evaluating", unit="episodes")
         tolerance = Tolerance(share=config.train.failures, remedy="mend it, then give the same command with --run DIR")
         return evaluate_held_out(parts.runner, eval_settings(config), config.seed, parts.lockstep, tolerance=tolerance)
@@ -182,12 +198,10 @@ def write_report(comparison: Comparison, report: Report) -> None:
 
 def print_report(display: Display, report: Report, path: Path) -> None:
     """Where the terminal is narrow, without the costs that come last."""
-    console = display.console
-    found = list(table_columns(report).items())[: None if console.width >= WIDE else 5]
-    table = make_table([name for name, _ in found], whole=[i < 3 for i in range(len(found))])  # intervals stay whole
-    for line in report.lines:
-        table.add_row(*(cell(line) for _, cell in found))
-    console.print(table)
+    grid = report_grid(report)
+    if display.console.width < WIDE:
+        grid = replace(grid, header=grid.header[:5], rows=[row[:5] for row in grid.rows])
+    grid.show(display.console)
     display.say(report.verdict)
     display.say(report.basis)
     display.say(f"see {path / 'compare.md'}, compare.png and compare.json")

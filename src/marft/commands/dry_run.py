@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
 
+from marft.commands.train import require_learner
 from marft.config import Config
 from marft.envs.base import Split
 from marft.envs.hosting import Host
-from marft.evaluation.benchmarks import read_held_out_tasks
-from marft.evaluation.settings import benchmarks_of
+from marft.evaluation.benchmarks import benchmarks_of, read_held_out_tasks
 from marft.files import is_folder
 from marft.game.lockstep import Lockstep
 from marft.game.play import Agent, TextEngine
@@ -55,8 +55,7 @@ class StandIn:
 def dry_run(config: Config, status: Status | None = None) -> None:
     """Prints what training would begin with."""
     status = status or Status()
-    if not config.team.trained:
-        raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
+    require_learner(config)
     check_adapters(config)
     pick_dtype(config.dtype, pick_device(config.device))
     workflow = find_workflow(config.team.workflow, config.team.settings)

@@ -14,18 +14,17 @@ from typing import Any
 import torch
 
 from marft.commands.dry_run import StandIn
-from marft.commands.train import needed_splits
+from marft.commands.train import needed_splits, require_learner
 from marft.config import Config
 from marft.engines.local import LocalEngine
 from marft.evaluation.held_out import HeldOut
-from marft.evaluation.rehearsal import rehearse_all
-from marft.game.play import Agent
+from marft.evaluation.sanity_check import check_team_everywhere
 from marft.models.team import TeamModel
 from marft.rollouts.credit import Credit
 from marft.rollouts.event_loop import one_loop
 from marft.rollouts.source import SynchronousSource
 from marft.runs.directory import RunDirectory
-from marft.terminal import say
+from marft.terminal import format_bytes, say
 from marft.terminal.status import Status
 from marft.training.build import Assembly, assemble
 from marft.training.checkpoint import Position
@@ -88,12 +87,11 @@ class SilentWatcher:
 def plan(config: Config, status: Status | None = None) -> Forecast:
     """Prints the forecast. The real model plays and learns for one iteration; nothing of it is kept."""
     status = status or Status()
-    if not config.team.trained:
-        raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
+    require_learner(config)
     with one_loop(), assemble(config, reads=needed_splits(config), status=status) as parts:
         load_initial_adapters(config, parts)
-        status.begin("rehearsing")
-        rehearse_all(config, without_remotes(config, parts), REMEDY)
+        status.begin("checking that the team can play")
+        check_team_everywhere(config, without_remotes(config, parts), REMEDY)
         found = measure_iteration(config, parts)
         lines = list(describe_forecast(config, parts, found))
     status.rest()
@@ -142,16 +140,12 @@ def measure_iteration(config: Config, parts: Assembly) -> Forecast:
 
 
 def without_remotes(config: Config, parts: Assembly) -> Assembly:
-    """The same with stand-ins for all remote agents."""
-    team = {name: without_remote(config, agent) for name, agent in parts.runner.team.items()}
+    """The same with a stand-in for each remote agent, which speaks at once."""
+    team = dict(parts.runner.team)
+    for name, agent in team.items():
+        if config.team.agents[name].kind == "remote":
+            team[name] = replace(agent, engine=StandIn(name, agent.engine.encode, iter(())))
     return replace(parts, runner=replace(parts.runner, team=team))
-
-
-def without_remote(config: Config, agent: Agent) -> Agent:
-    """A stand-in for a remote agent, which speaks at once; any other as it is."""
-    if config.team.agents[agent.name].kind != "remote":
-        return agent
-    return replace(agent, engine=StandIn(agent.name, agent.engine.encode, iter(())))
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
@@ -187,13 +181,17 @@ TOO_LARGE = (
 
 def mapped_memory() -> int:
     """Bytes that this process has mapped for itself, as RLIMIT_DATA counts them."""
-    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData:")]
-    return int(line.split()[1]) << 10
+    return kernel_bytes("/proc/self/status", "VmData")
 
 
 def available_memory() -> int:
     """Bytes that programs may still take."""
-    [line] = [line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable:")]
+    return kernel_bytes("/proc/meminfo", "MemAvailable")
+
+
+def kernel_bytes(file: str, key: str) -> int:
+    """What the kernel tells in kB under `key`."""
+    [line] = [line for line in Path(file).read_text().splitlines() if line.startswith(f"{key}:")]
     return int(line.split()[1]) << 10
 
 
@@ -249,17 +247,17 @@ def describe_forecast(config: Config, parts: Assembly, found: Forecast) -> Itera
     count = sum(p.numel() for team in parts.teams for p in team.base.parameters())
     learning = sum(p.numel() for own in parts.learner.adapters().values() for p in own.values())
     rows = {"vllm": "vLLM's part", "local": f"keys and values of at most {config.engine.slots:,} rows"}
-    whole = f"of {format_memory(found.device_memory)} on {parts.device}" if found.device_memory else ""
+    whole = f"of {format_bytes(found.device_memory)} on {parts.device}" if found.device_memory else ""
     yield f"plan       {', '.join(parts.bases)} on {parts.device}; measured on one iteration of {found.episodes:,} episodes"
     yield ""
-    yield f"memory     {'base weights':34}{format_memory(found.weights):>12}   {count:,} parameters"
+    yield f"memory     {'base weights':34}{format_bytes(found.weights):>12}   {count:,} parameters"
     yield forecast_row(
-        "adapters, gradients, optimizers", format_memory(found.adapters), f"{learning:,} parameters that learn"
+        "adapters, gradients, optimizers", format_bytes(found.adapters), f"{learning:,} parameters that learn"
     )
     yield forecast_row(
-        "engine", format_memory(found.cache), rows.get(config.engine.name, "not known of an engine of your own")
+        "engine", format_bytes(found.cache), rows.get(config.engine.name, "not known of an engine of your own")
     )
-    yield forecast_row("at its peak, in all", format_memory(found.peak), whole)
+    yield forecast_row("at its peak, in all", format_bytes(found.peak), whole)
     yield ""
     yield f"iteration  {'tokens generated':34}{found.tokens['rollout']:>12,}"
     yield forecast_row("tokens trained", f"{found.tokens['update']:,}", "")
@@ -268,22 +266,13 @@ def describe_forecast(config: Config, parts: Assembly, found: Forecast) -> Itera
     yield ""
     yield f"run        {found.iterations} iterations, {found.evaluations} evaluations: about {format_seconds(found.run)}"
     if found.peak > FITS * found.device_memory > 0:
-        yield f"it hardly fits: {format_memory(found.peak)} {whole}. Lower train.tokens or engine.slots"
+        yield f"it hardly fits: {format_bytes(found.peak)} {whole}. Lower train.tokens or engine.slots"
     yield "nothing was kept or written"
 
 
 def forecast_row(name: str, amount: str, note: str) -> str:
     """A row of the table: name, amount aligned to the right, and a note."""
     return f"{'':11}{name:34}{amount:>12}   {note}".rstrip()
-
-
-def format_memory(amount: float) -> str:
-    """12000000 → '12 MB'."""
-    for unit in ("B", "KB", "MB"):
-        if amount < 1000:
-            return f"{amount:,.0f} {unit}"
-        amount /= 1000
-    return f"{amount:,.1f} GB"
 
 
 def format_seconds(seconds: float) -> str:

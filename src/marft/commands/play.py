@@ -10,8 +10,7 @@ from typing import Any
 from marft.config import Config
 from marft.config.section import nearest
 from marft.envs.task_validation import validate_task
-from marft.evaluation.benchmarks import evaluation_runner
-from marft.evaluation.settings import benchmarks_of
+from marft.evaluation.benchmarks import benchmarks_of, evaluation_runner
 from marft.rollouts.event_loop import run_async
 from marft.rollouts.runner import Start
 from marft.runs.directory import HELD_OUT

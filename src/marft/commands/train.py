@@ -18,7 +18,7 @@ from marft.config import Config
 from marft.envs.base import Split
 from marft.evaluation.held_out import HeldOut
 from marft.evaluation.leaks import describe_leaks, find_leaks
-from marft.evaluation.rehearsal import rehearse_all
+from marft.evaluation.sanity_check import check_team_everywhere
 from marft.files import is_there
 from marft.rollouts.event_loop import one_loop
 from marft.rollouts.source import resume_remedy
@@ -43,8 +43,7 @@ SLACK = 64 << 20  # bytes kept free beside the checkpoints
 
 def start_run(config: Config, path: Path, display: Display | None = None) -> dict[str, Any]:
     """Train from the beginning; the summary."""
-    if not config.team.trained:
-        raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
+    require_learner(config)
     require_trackers(config)
     with Lock(path), one_loop(), ensure_display(display) as showing:
         run = RunDirectory(path)
@@ -53,12 +52,18 @@ def start_run(config: Config, path: Path, display: Display | None = None) -> dic
         run.check_free()
         with assemble(config, reads=needed_splits(config), status=showing) as parts:
             load_initial_adapters(config, parts)
-            showing.begin("rehearsing")
-            rehearse_all(config, parts, "Nothing was written: mend it, then start again")
+            showing.begin("checking that the team can play")
+            check_team_everywhere(config, parts, "Nothing was written: mend it, then start again")
             showing.begin("looking for held-out tasks in the training data")
             run = RunDirectory.create(path, config, make_manifest(config, parts), needed=disk_needed(config, parts))
             run.append_event("started", 0)
             return run_training(config, parts, run, showing)
+
+
+def require_learner(config: Config) -> None:
+    """Raise a MarftError where training would change nothing."""
+    if not config.team.trained:
+        raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
 
 
 def resume_run(
@@ -113,8 +118,8 @@ def run_training(
                 trainer.position = replace(trainer.position, returns=0)
             if resume and not trainer.finished:
                 run.append_event("resumed", trainer.position.iteration)
-                display.begin("rehearsing")
-                rehearse_all(config, parts, resume_remedy(run.path))
+                display.begin("checking that the team can play")
+                check_team_everywhere(config, parts, resume_remedy(run.path))
             trainer.trackers = open_trackers(config, run.path, resumed=trainer.position.iteration if resume else None)
             summary = trainer.train()
         except KeyboardInterrupt:

@@ -10,11 +10,11 @@ from marft.config.reading import (
     merge,
     merge_settings,
     parse,
-    parse_yaml,
     read_source,
     recipes,
     to_yaml,
 )
+from marft.config.safe_yaml import parse_yaml
 from marft.config.schema import Config, EnvConfig
 from marft.config.team import WORKFLOWS, AgentConfig, RemoteConfig, TeamConfig
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import PydanticCustomError
 
-from marft import references
+from marft import import_paths
 from marft.config.algorithm import ALGORITHMS, CREDITS, AlgorithmConfig, CreditConfig
 from marft.config.section import Section
 from marft.types import MarftError
@@ -43,8 +43,8 @@ def class_of(key: str, name: Any) -> type[Section] | None:
     table, _ = CHOICES[key]
     if not isinstance(name, str) or (name not in table and ":" not in name):
         return None
-    found = references.find(table.get(name, name), f"{key}.name")
-    if not (isinstance(found, type) and issubclass(found, references.look_up(BASES[key]))):
+    found = import_paths.find(table.get(name, name), f"{key}.name")
+    if not (isinstance(found, type) and issubclass(found, import_paths.look_up(BASES[key]))):
         raise MarftError(f"{key}.name: {name!r} is no class derived from {BASES[key]}")
     if lacking := sorted(getattr(found, "__abstractmethods__", ())):
         raise MarftError(f"{key}.name: {name!r} lacks {' and '.join(lacking)}; write it as {BASES[key]} says")

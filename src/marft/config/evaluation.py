@@ -22,13 +22,8 @@ class BenchmarkConfig(Section):
     @property
     def given(self) -> dict[str, Any]:
         """What differs from `env`."""
-        own = {
-            "name": self.name,
-            "deadline": self.deadline,
-            "tasks_deadline": self.tasks_deadline,
-            "workers": self.workers,
-        }
-        return {**{key: value for key, value in own.items() if value is not None}, **(self.model_extra or {})}
+        extra = self.model_extra or {}
+        return {key: value for key, value in self if value is not None or key in extra}
 
 
 class EvalConfig(Section):

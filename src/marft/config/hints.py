@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 
 from marft.config.algorithm import ALGORITHMS, CREDITS
-from marft.config.places import NAME, Place, kinds_at, places
 from marft.config.schema import Config
+from marft.config.schema_keys import NAME, SchemaKey, kinds_at, schema_keys
 from marft.config.section import form, nearest
 from marft.config.team import WORKFLOWS
 
@@ -116,18 +116,18 @@ PLAIN = re.compile(r"[\w.]+")
 
 def hint_for_key(path: Sequence[str], siblings: Sequence[str], agents: Collection[str] = ()) -> str:
     """What was meant by an unknown key; `siblings` are the keys that its section has, `agents` the team's names."""
-    found = hint_from_other_places(path, siblings, agents)
+    found = hint_from_other_keys(path, siblings, agents)
     match path:
         case ["team", "agents", agent, _, *_]:
             return found.replace(f".{NAME}.", f".{agent}.")
     return found
 
 
-def hint_from_other_places(path: Sequence[str], siblings: Sequence[str], agents: Collection[str]) -> str:
+def hint_from_other_keys(path: Sequence[str], siblings: Sequence[str], agents: Collection[str]) -> str:
     """A hint for an unknown key: a near sibling, another framework's word for ours, or the same key elsewhere."""
     word = path[-1]
-    same = [place for place in all_places() if form(place.path[-1]) == form(word)]
-    of_others = [place.of for place in same if place.of and place.path == tuple(path)]
+    same = [key for key in all_keys() if form(key.path[-1]) == form(word)]
+    of_others = [key.of for key in same if key.of and key.path == tuple(path)]
     if of_others:
         return f"; it is for {' and '.join(dict.fromkeys(of_others))}"
     if best_similarity(word, siblings) == 1:
@@ -137,13 +137,11 @@ def hint_from_other_places(path: Sequence[str], siblings: Sequence[str], agents:
     if word in agents:
         return did_you_mean([f"team.agents.{word}"])
     if same:
-        return did_you_mean(place_paths(same))
-    known = {**{form(place.path[-1]): "" for place in all_places()}, **OTHER_KEYS}
+        return did_you_mean(key_paths(same))
+    known = {**{form(key.path[-1]): "" for key in all_keys()}, **OTHER_KEYS}
     if best_similarity(word, known) >= max(SURE, best_similarity(word, siblings) + CLEARLY):
         [found] = difflib.get_close_matches(form(word), known, n=1, cutoff=SURE)
-        return did_you_mean(
-            [known[found]] if known[found] else place_paths(p for p in all_places() if p.path[-1] == found)
-        )
+        return did_you_mean([known[found]] if known[found] else key_paths(p for p in all_keys() if p.path[-1] == found))
     return nearest(word, siblings, prefix=path[:-1])
 
 
@@ -177,15 +175,15 @@ def hint_for_option(word: str) -> str:
 
 
 @cache
-def all_places() -> list[Place]:
-    """All places of the config, computed once."""
-    return list(places())
+def all_keys() -> list[SchemaKey]:
+    """All keys of the schema, computed once."""
+    return list(schema_keys())
 
 
-def place_paths(found: Iterable[Place]) -> list[str]:
+def key_paths(found: Iterable[SchemaKey]) -> list[str]:
     """Their paths: those that have a value of their own first, and those of single agents after the team's."""
-    ordered = sorted(found, key=lambda place: (not place.valued, NAME in place.path))
-    return list(dict.fromkeys(str(place) for place in ordered))
+    ordered = sorted(found, key=lambda key: (not key.valued, NAME in key.path))
+    return list(dict.fromkeys(str(key) for key in ordered))
 
 
 def did_you_mean(ours: Sequence[str]) -> str:

@@ -13,12 +13,10 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from marft.config.aliases import check_aliases
-from marft.config.places import is_text, kinds_at
+from marft.config.safe_yaml import UNREADABLE, check_aliases, why_unreadable
+from marft.config.schema_keys import is_text, kinds_at
 from marft.types import MarftError
 
-# the latter are what PyYAML's constructors say of dates, numbers and tags that are none, and of endless nesting
-UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
 # a section given as a string is this key of it; an agent given as a string is its prompt
 SHORTHANDS = {
     "env": "name",
@@ -83,16 +81,3 @@ def nest_value(path: tuple[str, ...], value: str | None) -> dict[str, Any]:
     """`a.b.c` with a value as mappings inside one another."""
     first, *rest = path
     return {first: nest_value(tuple(rest), value) if rest else value}
-
-
-def why_unreadable(error: Exception) -> str:
-    """Where and why, without the lines and names that PyYAML quotes: one of them may hold a secret."""
-    match error:
-        case yaml.MarkedYAMLError(problem_mark=mark, problem=str(problem)) if mark is not None:
-            nameless = re.sub(r"\b(alias|anchor|tag|handle) (['\"]).*\2", r"\1", problem)
-            return f"{nameless} in line {mark.line + 1}, column {mark.column + 1}"
-        case yaml.reader.ReaderError(character=int() as code):
-            return f"it holds the character U+{code:04X}"
-        case RecursionError():
-            return "it is nested too deeply"
-    return "a value looks like a date, a number or a tag and is none; put it in quotes"

@@ -11,17 +11,17 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from marft.config.aliases import MOST, check_aliases
 from marft.config.choices import class_of
-from marft.config.explaining import explain_error
+from marft.config.error_messages import explain_error
 from marft.config.hints import hint_for_recipe
-from marft.config.overrides import SHORTHANDS, UNREADABLE, read_override, read_yaml, why_unreadable
+from marft.config.overrides import SHORTHANDS, read_override, read_yaml
+from marft.config.safe_yaml import parse_yaml
 from marft.config.schema import Config
 from marft.config.team import WORKFLOWS
 from marft.files import Damaged, Missing, is_there, read_text
-from marft.quoting import escaped, flaw_of, shortened
-from marft.references import is_moved
+from marft.import_paths import NotImportable, is_importable, is_moved
 from marft.types import MarftError
+from marft.untrusted_values import escaped, flaw_of, shortened
 
 SUFFIXES = (".yaml", ".yml")
 LARGEST = 1 << 20  # bytes of a config: PyYAML reads about as many in a few seconds
@@ -48,6 +48,12 @@ def read_config(path: Path) -> Config:
     data = parse_yaml(read_text(path, SPELLED_OUT), str(path))
     try:
         return parse(data)
+    except NotImportable as error:
+        module = error.name.partition(":")[0]
+        remedy = (
+            f"; give the command in the folder where {module} lies, or install it" if is_importable(error.name) else ""
+        )
+        raise NotImportable(error.name, f"{path} needs code of yours: {error}{remedy}") from error
     except MarftError as error:
         raise MarftError(f"{path} is not a config of this version: {error}") from error
 
@@ -90,51 +96,6 @@ def read_layer(source: str) -> dict[str, Any]:
             f"unknown recipe {source!r}{hint_for_recipe(source, known)}; 'marft recipes' lists them, or give a .yaml file"
         )
     return parse_yaml((resources.files("marft") / "recipes" / f"{source}.yaml").read_text(encoding="utf-8"), source)
-
-
-class OnceLoader(yaml.SafeLoader):
-    """A key that comes twice is a mistake: of two agents with one name PyYAML would silently drop the first.
-
-    It also stops where there is more than any config has: PyYAML takes seconds for every 50,000 values.
-    """
-
-    composed = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """As in PyYAML; too many values are an error."""
-        self.composed += 1
-        if self.composed > MOST and parent is not None:
-            raise yaml.MarkedYAMLError(problem=f"more than {MOST:,} values", problem_mark=parent.start_mark)
-        return super().compose_node(parent, index)
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """As in PyYAML; a key that comes twice is an error."""
-        node = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} comes twice", problem_mark=key.start_mark)
-            seen.add(key.value)
-        return node
-
-    def get_single_node(self) -> yaml.Node | None:
-        """As in PyYAML; aliases that would grow too large are an error."""
-        node: yaml.Node | None = super().get_single_node()
-        check_aliases(node)
-        return node
-
-
-def parse_yaml(text: str, where: str) -> dict[str, Any]:
-    """The mapping in a text, empty where there is none; raises a MarftError that names `where`."""
-    try:
-        data = yaml.load(text, OnceLoader)  # a SafeLoader
-    except UNREADABLE as error:
-        raise MarftError(f"{where} is not valid YAML: {why_unreadable(error)}") from None
-    if data is None:
-        return {}
-    if not isinstance(data, dict):
-        raise MarftError(f"{where} must hold 'key: value' lines, not a {type(data).__name__}")
-    return data
 
 
 def merge(base: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

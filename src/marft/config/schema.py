@@ -18,7 +18,7 @@ from pydantic import (
 from marft.config.algorithm import AlgorithmConfig, CreditConfig, CriticConfig, GaeConfig, ScheduleConfig
 from marft.config.choices import choice_validator
 from marft.config.evaluation import EvalConfig
-from marft.config.section import Section, Text, check_function, nearest
+from marft.config.section import Section, Text, check_class
 from marft.config.team import TeamConfig, check_url
 
 ENGINES = ("local", "vllm")
@@ -82,21 +82,10 @@ class TrainConfig(Section):
     on_collapse: Literal["stop", "back", "warn"] = "stop"  # back: to the last good checkpoint, at a lower rate
 
 
-def check_engine(name: str) -> str:
-    """The name of a built-in engine, or `package.module:Class`; ValueError for any other."""
-    if ":" in name:
-        return check_function(name)
-    if name not in ENGINES:
-        raise ValueError(
-            f"{name!r} is none of {', '.join(ENGINES)}{nearest(name, ENGINES)}; or give package.module:Class"
-        )
-    return name
-
-
 class EngineConfig(Section):
     """What generates: our own engine, vLLM in this process or, at `url`, as a server on this machine, or yours."""
 
-    name: Annotated[str, AfterValidator(check_engine)] = "local"  # local, vllm, or a class of your own
+    name: Annotated[str, check_class(*ENGINES)] = "local"  # local, vllm, or a class of your own
     options: dict[str, Any] = Field(default_factory=dict)  # keyword arguments of a class of your own
     slots: Annotated[int, Field(ge=1)] = 256  # rows generated at once
     memory: Annotated[float, Field(gt=0, lt=1)] | None = None  # of a GPU's: what is free for keys, or vLLM's part

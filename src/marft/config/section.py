@@ -42,6 +42,21 @@ def check_function(name: str) -> str:
     return name
 
 
+def check_class(*built_in: str) -> AfterValidator:
+    """A validator: the name is one of `built_in`, or `package.module:Class`."""
+
+    def check(name: str) -> str:
+        if ":" in name:
+            return check_function(name)
+        if name not in built_in:
+            raise ValueError(
+                f"{name!r} is none of {', '.join(built_in)}{nearest(name, built_in)}; or give package.module:Class"
+            )
+        return name
+
+    return AfterValidator(check)
+
+
 Name = Annotated[str, AfterValidator(check_name)]  # of agents and adapters
 Function = Annotated[str, AfterValidator(check_function)]
 Text = Annotated[str, Field(min_length=1)]

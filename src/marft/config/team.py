@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from marft.config.section import Function, Name, Section, Text, check_function, nearest
+from marft.config.section import Function, Name, Section, Text, check_class, check_function, nearest
 from marft.types import MAX_TURNS, Sampling
 
 Kind = Literal["trained", "frozen", "scripted", "remote"]
@@ -51,15 +51,6 @@ def check_variable(name: str) -> str:
     return name
 
 
-def check_tool(name: str) -> str:
-    """The name of a built-in tool, or `package.module:Class`; ValueError for any other."""
-    if ":" in name:
-        return check_function(name)
-    if name not in TOOLS:
-        raise ValueError(f"{name!r} is none of {', '.join(TOOLS)}{nearest(name, TOOLS)}; or give package.module:Class")
-    return name
-
-
 class RemoteConfig(Section):
     """An OpenAI-compatible endpoint. The key stays in the environment: the config knows only the variable's name."""
 
@@ -80,7 +71,7 @@ class AgentConfig(Section):
     top_k: Annotated[int, Field(ge=0)] = 0
     max_tokens: Annotated[int, Field(ge=1)] = 64
     stop: tuple[Text, ...] = ()
-    tools: tuple[Annotated[str, AfterValidator(check_tool)], ...] = ()
+    tools: tuple[Annotated[str, check_class(*TOOLS)], ...] = ()
     calls: Annotated[int, Field(ge=1)] | None = None  # of its tools, most in one turn; None: 4
     trainable: bool | None = None  # None: where it has weights of ours
     adapter: Name | None = None  # None: its own; agents that name the same one share it

@@ -7,11 +7,11 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from marft import references
+from marft import import_paths
 from marft.engines.base import Adapters
 from marft.engines.stop_strings import cut_at_stop
-from marft.quoting import described, exact, kind_of
 from marft.types import Completion, Finish, MarftError, Message, Request, SpeechError, Stopped
+from marft.untrusted_values import described, exact, kind_of
 
 Script = Callable[[Request], str | Awaitable[str]]
 END = 256  # after the 256 bytes
@@ -82,7 +82,7 @@ def spell(text: str, stop: Sequence[str]) -> tuple[int, ...]:
 
 def find_script(name: str) -> Script:
     """The user's own function, `package.module:function`, which sees the messages and gives a text."""
-    found = references.find(name, "agents' script")
+    found = import_paths.find(name, "agents' script")
     if not callable(found):
         raise MarftError(f"agents' script: {name!r} is not a function; write `def script(messages): …`")
     speak: Callable[[Sequence[Message]], str | Awaitable[str]] = found

@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from marft import references
+from marft import import_paths
 from marft.config.section import nearest
 from marft.envs.base import Environment
-from marft.quoting import described, escaped
 from marft.types import MarftError
+from marft.untrusted_values import described, escaped
 
 BUILT_IN = {
     "arithmetic": "marft.envs.arithmetic:Arithmetic",
@@ -36,7 +36,7 @@ def make_env(name: str, settings: Mapping[str, Any]) -> Environment[Any]:
 
         hint = hint_for_env(name, BUILT_IN)
         raise MarftError(f"unknown environment {name!r}{hint}; use {', '.join(BUILT_IN)} or package.module:Class")
-    kind = references.find(target, "env.name")
+    kind = import_paths.find(target, "env.name")
     if not isinstance(kind, type) or not issubclass(kind, Environment):
         raise MarftError(f"env.name: {target!r} is not a marft.Environment")
     parameters = inspect.signature(kind).parameters

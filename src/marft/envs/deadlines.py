@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from marft.escalation import insist
+from marft.watchdog import start_watchdog
 
 
 class DeadlineExceeded(BaseException):
@@ -35,16 +35,16 @@ def interrupt_after(seconds: float | None, line: str) -> Iterator[None]:
         if callable(before):  # somebody has pressed Ctrl-C
             before(number, frame)
 
-    insisting: threading.Thread | None = None
+    watchdog: threading.Thread | None = None
     try:
         signal.signal(signal.SIGINT, interrupted)
-        insisting = insist(done, after=seconds, line=line, code=2)
+        watchdog = start_watchdog(done, after=seconds, line=line, code=2)
         yield
     finally:
         try:
             done.set()
         finally:  # also where the deadline passes just here
             done.set()
-            if insisting is not None:
-                insisting.join()  # it may be about to interrupt us once more
+            if watchdog is not None:
+                watchdog.join()  # it may be about to interrupt us once more
             signal.signal(signal.SIGINT, before)

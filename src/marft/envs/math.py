@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from marft import references
+from marft import import_paths
 from marft.envs.base import LastMessage, LastMessageEnv, Split, check_text
 from marft.envs.data import DataSource, read_split
 from marft.envs.data.columns import answer_column, as_text, gold_of, prompt_column
@@ -38,7 +38,7 @@ class Math(LastMessageEnv):
         self.source.require_kind("math")
         check_text("instruction", instruction)
         self.instruction = instruction
-        self.own_reward = None if reward is None else references.find(reward, "env.reward")
+        self.own_reward = None if reward is None else import_paths.find(reward, "env.reward")
         if self.own_reward is not None and not callable(self.own_reward):
             raise ValueError(f"reward: {reward!r} is not a function; write `def reward(text, answer, prompt): …`")
 

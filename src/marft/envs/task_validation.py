@@ -12,8 +12,8 @@ from typing import Any
 
 from marft.envs.base import Environment, GeneratedTasks, Split
 from marft.envs.deadlines import DeadlineExceeded, interrupt_after
-from marft.quoting import described, escaped, exact, flaw_of, kind_of, shortened
 from marft.types import BadTask, MarftError, Task
+from marft.untrusted_values import described, escaped, exact, flaw_of, kind_of, shortened
 
 LONGEST_ID = 1_000  # characters
 # what the user's code may raise; a KeyboardInterrupt is somebody's at the keyboard

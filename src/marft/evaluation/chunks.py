@@ -1,4 +1,4 @@
-"""One chunk of an evaluation: its episodes are played side by side, and become rows."""
+"""The chunks of an evaluation: the episodes of one are played side by side, and become rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
+from marft.config import Config
 from marft.engines.scripted import ScriptedEngine
+from marft.evaluation.benchmarks import Benchmark
 from marft.evaluation.folder import Played, Record, Slot
 from marft.game.endings import EpisodeFailed
 from marft.game.guarded_env import GuardedEnv
@@ -19,6 +21,7 @@ from marft.rollouts.runner import EpisodeRunner, Start
 from marft.runs.transcripts import make_transcript
 from marft.types import Episode, Task
 
+CHUNK = 2  # times as many episodes as are generated at once: they are lost together when the process is killed
 SILENT_ENGINE = ScriptedEngine(lambda request: "", ids=False)  # of an agent that is silent
 LONGEST = 200  # characters of an answer or an error; a program can be pages long
 
@@ -26,6 +29,21 @@ LONGEST = 200  # characters of an answer or an error; a program can be pages lon
 def with_silent_agent(team: Mapping[str, Agent], name: str | None) -> dict[str, Agent]:
     """The team with one agent whose turns come as always, and are empty."""
     return {each: replace(agent, engine=SILENT_ENGINE) if each == name else agent for each, agent in team.items()}
+
+
+def plan_chunks(config: Config, benchmarks: Sequence[Benchmark]) -> list[list[Slot]]:
+    """What is played together, in order. Samples of a task stand side by side: their first prompt is computed once."""
+    size = CHUNK * config.engine.slots
+    chunks: list[list[Slot]] = []
+    for benchmark in benchmarks:
+        for silent in (None, *(config.team.agents if config.eval.ablate else ())):
+            slots = [
+                Slot(benchmark=benchmark.name, silent=silent, task=task, sample=sample)
+                for task in benchmark.tasks
+                for sample in range(config.eval.samples)
+            ]
+            chunks += [slots[i : i + size] for i in range(0, len(slots), size)]
+    return chunks
 
 
 def play_chunk(runner: EpisodeRunner, slots: Sequence[Slot], tasks: Mapping[str, Task], seed: int) -> list[Record]:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from shlex import quote
 
 from marft.config import Config
-from marft.evaluation.benchmarks import evaluation_runner
-from marft.evaluation.chunks import play_chunk, with_silent_agent
-from marft.evaluation.failure_watch import FailureWatch
-from marft.evaluation.failures import Tolerance
+from marft.evaluation.benchmarks import Benchmark, evaluation_runner, read_benchmarks
+from marft.evaluation.chunks import plan_chunks, play_chunk, with_silent_agent
+from marft.evaluation.failures import FailureWatch, Tolerance
 from marft.evaluation.figures import Result, make_drop, make_figures
-from marft.evaluation.folder import CONFIG, RESULTS, TABLE, Evaluation, Played
-from marft.evaluation.rehearsal import rehearse
-from marft.evaluation.report import print_results, results_markdown
-from marft.evaluation.request import Benchmark, make_request, plan_chunks, read_benchmarks
-from marft.evaluation.results import results_json
+from marft.evaluation.folder import CONFIG, RESULTS, TABLE, EvalRequest, Evaluation, Played
+from marft.evaluation.report import print_results, results_json, results_markdown
+from marft.evaluation.sanity_check import check_team_plays
 from marft.files import is_there
 from marft.rollouts.event_loop import one_loop
 from marft.runs.directory import json_bytes
@@ -26,7 +24,7 @@ from marft.runs.lock import Lock
 from marft.terminal.display import Display, ensure_display
 from marft.training.build import Assembly
 from marft.training.loading import load_team
-from marft.types import MarftError
+from marft.types import MarftError, Task
 
 
 def evaluate_team(
@@ -44,7 +42,7 @@ def evaluate_benchmarks(config: Config, parts: Assembly, path: Path, display: Di
     check_eval_config(config)
     benchmarks = read_benchmarks(config, parts)
     if not is_there(path / CONFIG):
-        rehearse_benchmarks(benchmarks, config, parts, "Nothing was written: mend it, then give the command again")
+        check_team_on(benchmarks, config, parts, "Nothing was written: mend it, then give the command again")
     evaluation = Evaluation.begin(path, make_request(config, parts, benchmarks))
     display.say(f"evaluation in {path}; should it be stopped, the same command with --run {quote(str(path))} goes on")
     play_missing_chunks(config, parts, benchmarks, evaluation)
@@ -77,8 +75,8 @@ def play_missing_chunks(
     watch = FailureWatch(Tolerance(share=config.train.failures, remedy=goes_on), chunks)
     whole = watch.resume(evaluation)
     left = {chunk[0].benchmark for chunk in chunks[whole:]}
-    if whole:  # what goes on is rehearsed too: something may have changed
-        rehearse_benchmarks([each for each in benchmarks if each.name in left], config, parts, goes_on)
+    if whole:  # what goes on is checked too: something may have changed
+        check_team_on([each for each in benchmarks if each.name in left], config, parts, goes_on)
     status = parts.runner.status
     status.begin("evaluating", total=sum(map(len, chunks)), unit="episodes")
     status.advance(sum(map(len, chunks[:whole])))
@@ -92,13 +90,13 @@ def play_missing_chunks(
                 watch.record_chunk(chunk, found)
 
 
-def rehearse_benchmarks(benchmarks: Sequence[Benchmark], config: Config, parts: Assembly, remedy: str) -> None:
+def check_team_on(benchmarks: Sequence[Benchmark], config: Config, parts: Assembly, remedy: str) -> None:
     """All of them before the first is paid for."""
-    parts.runner.status.begin("rehearsing")
+    parts.runner.status.begin("checking that the team can play")
     for each in benchmarks:
         with evaluation_runner(config, parts, each.name, each.env) as runner:
             tolerance = Tolerance(share=config.train.failures, remedy=remedy)
-            rehearse(config, runner, list(each.tasks.values()), tolerance, f" on {each.name}")
+            check_team_plays(config, runner, list(each.tasks.values()), tolerance, f" on {each.name}")
 
 
 def make_results(config: Config, played: Sequence[Played], benchmarks: Sequence[Benchmark]) -> list[Result]:
@@ -115,3 +113,29 @@ def make_results(config: Config, played: Sequence[Played], benchmarks: Sequence[
         )
         for each in benchmarks
     ]
+
+
+# --- what is asked ---------------------------------------------------------------------------------------------------
+def make_request(config: Config, parts: Assembly, benchmarks: Sequence[Benchmark]) -> EvalRequest:
+    """What an evaluation is asked: its config, and hashes of the weights and tasks it is about."""
+    tasks = {each.name: tasks_digest(each.tasks.values()) for each in benchmarks}
+    return EvalRequest(config=config, weights=weights_digest(parts), tasks=tasks)
+
+
+def tasks_digest(tasks: Iterable[Task]) -> str:
+    """SHA-256 of the tasks' ids and prompts, in their order, in hexadecimal."""
+    digest = hashlib.sha256()
+    for task in tasks:
+        digest.update(f"{task.id}\0{task.prompt}\0".encode(errors="replace"))
+    return digest.hexdigest()
+
+
+def weights_digest(parts: Assembly) -> str:
+    """Of all adapters and of the bases below them."""
+    digest = hashlib.sha256(parts.fingerprint.encode())
+    for team in parts.teams:
+        for name in team.adapters:
+            for key, weight in sorted(team.trainable_parameters(name).items()):
+                digest.update(f"{name}/{key}".encode())
+                digest.update(weight.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()

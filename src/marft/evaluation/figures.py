@@ -9,8 +9,8 @@ from statistics import fmean
 from typing import Literal
 
 from marft.evaluation.folder import Played
-from marft.evaluation.formulas import majority_at_k, pass_at_k, wilson_interval
-from marft.evaluation.intervals import ANY, IntervalEstimate, mean_estimate, paired_difference
+from marft.evaluation.intervals import ANY, IntervalEstimate, mean_estimate, paired_difference, wilson_interval
+from marft.evaluation.pass_at_k import majority_at_k, pass_at_k
 
 Figure = Literal["accuracy", "reward"]
 REASONS = 5  # why episodes failed: the most frequent ones

@@ -9,16 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from marft.config import Config, to_yaml
 from marft.config.reading import read_config
 from marft.files import check_file, is_there, read_json, read_rows
-from marft.runs.atomic import append_whole, write_atomically
-from marft.runs.difference import first_difference
+from marft.runs.config_diff import first_difference
 from marft.runs.directory import json_bytes
-from marft.runs.shapes import EvalManifest, Evaluated
+from marft.runs.disk import append_whole, explain_file_error, make_folder, write_atomically
+from marft.runs.file_schemas import EvalManifest, Evaluated
 from marft.runs.transcripts import Transcript
 from marft.types import MarftError
 
@@ -94,10 +93,7 @@ class Evaluation:
             return evaluation
         if taken := [name for name in (EPISODES, MANIFEST, RESULTS, TABLE) if is_there(path / name)]:
             raise MarftError(f"{path} holds a {taken[0]} of something else; choose another --run")
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise MarftError(f"cannot make {path}: {error.strerror}; choose another --run") from error
+        make_folder(path)
         evaluation.write(EPISODES, b"")
         evaluation.write(MANIFEST, json_bytes({"weights": request.weights, "tasks": dict(request.tasks)}))
         # Last, because it is what makes the folder an evaluation.
@@ -130,20 +126,16 @@ class Evaluation:
         """Drop all but the first `count` episodes."""
         path = self.path / EPISODES
         size = sum(len(row.line) + 1 for row in islice(read_rows(path, Evaluated), count))
-        try:
+        with explain_file_error(path):
             if size > path.stat().st_size:  # the last line lacks its end
                 append_whole(path, b"\n")
             os.truncate(path, size)
-        except OSError as error:
-            raise MarftError(self.write_error(EPISODES, error)) from error
 
     def append(self, rows: Sequence[Record]) -> None:
         """Append records to `episodes.jsonl`, all or none."""
         data = b"".join(json.dumps(record_row(row), allow_nan=False).encode() + b"\n" for row in rows)
-        try:
+        with explain_file_error(self.path / EPISODES):
             append_whole(self.path / EPISODES, data)
-        except OSError as error:
-            raise MarftError(self.write_error(EPISODES, error)) from error
 
     def read_played(self) -> list[Played]:
         """All episodes in `episodes.jsonl`, as far as figures need them; raises Damaged for a broken line."""
@@ -151,17 +143,8 @@ class Evaluation:
 
     def write(self, name: str, data: bytes) -> None:
         """Replace a file of the folder; raises a MarftError where the disk refuses."""
-        try:
+        with explain_file_error(self.path / name):
             write_atomically(self.path / name, data)
-        except OSError as error:
-            raise MarftError(self.write_error(name, error)) from error
-
-    def write_error(self, name: str, error: OSError) -> str:
-        """The error message for a file that could not be written."""
-        return (
-            f"cannot write {self.path / name}: {error.strerror}; nothing already written is lost: mend it, then give the "
-            f"same command with --run {quote(str(self.path))}"
-        )
 
 
 def check_same(path: Path, request: EvalRequest) -> None:
@@ -171,9 +154,7 @@ def check_same(path: Path, request: EvalRequest) -> None:
     except MarftError as error:
         raise MarftError(f"{path} holds no evaluation of this version: {error}; choose another --run") from error
     if found := first_difference(old, request.config, free=FREE):
-        raise MarftError(
-            f"{path} evaluates something else: {found.key} is {found.old} there and {found.new} here; choose another --run"
-        )
+        raise MarftError(f"{path} evaluates something else: {found}; choose another --run")
     if asked.weights != request.weights:
         raise MarftError(f"{path} evaluates other weights: the team has changed since; choose another --run")
     if changed := [name for name, digest in request.tasks.items() if asked.tasks.get(name) != digest]:
@@ -187,12 +168,8 @@ def record_row(row: Record) -> dict[str, Any]:
     return {**slot, **transcript, **played, "turns": transcript["turns"]}
 
 
-def slot_from_row(row: Mapping[str, Any]) -> Slot:
-    """The slot of a line of `episodes.jsonl`."""
-    return Slot(**{key: row[key] for key in ("benchmark", "silent", "task", "sample")})
-
-
 def played_from_row(row: Mapping[str, Any]) -> Played:
     """What figures need of a line."""
+    slot = Slot(**{key: row[key] for key in Slot.__slots__})
     own = {key: row[key] for key in Played.__slots__ if key not in ("slot", "turns")}
-    return Played(slot=slot_from_row(row), turns=Counter(turn["agent"] for turn in row["turns"]), **own)
+    return Played(slot=slot, turns=Counter(turn["agent"] for turn in row["turns"]), **own)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
 from marft.config import Config
 from marft.envs.hosting import Host
-from marft.evaluation.benchmarks import first_tasks, open_benchmark
+from marft.evaluation.benchmarks import EvalSettings, eval_settings, first_tasks, open_benchmark, with_eval_sampling
 from marft.evaluation.failures import Failures, Tolerance
-from marft.evaluation.formulas import wilson_interval
-from marft.evaluation.settings import EvalSettings, eval_settings, with_settings
+from marft.evaluation.intervals import wilson_interval
 from marft.game.lockstep import Lockstep
 from marft.rollouts.event_loop import run_async
 from marft.rollouts.runner import EpisodeRunner, Start
@@ -63,9 +62,8 @@ def play_once_each(
     runner: EpisodeRunner, settings: EvalSettings, seed: int, benchmark: str | None, tolerance: Tolerance, keep: Keep
 ) -> dict[str, Any]:
     """Play one episode on each held-out task of one environment; returns the figures of `summarise_episodes`."""
-    team = {name: with_settings(agent, settings) for name, agent in runner.team.items()}
     starts = [Start(task=task, sample=0) for task in first_tasks(runner.host.tasks("test"), settings.tasks)]
-    episodes = run_async(replace(runner, team=team).episodes(starts, f"{seed}/eval"))
+    episodes = run_async(with_eval_sampling(runner, settings).episodes(starts, f"{seed}/eval"))
     keep(benchmark, episodes, runner.host)
     of = "" if benchmark is None else f" of benchmark {benchmark}"
     tolerance.judge(Failures().plus_episodes(episodes), f"held-out episodes{of}")

@@ -1,4 +1,4 @@
-"""95 % intervals: of a mean over seeds, and of a difference that is paired by seed."""
+"""95 % intervals: of a proportion, of a mean over seeds or tasks, and of a difference that is paired by them."""
 
 from __future__ import annotations
 
@@ -49,6 +49,14 @@ def estimate_mean(
         return IntervalEstimate(value=mean, interval=of_one)
     low, high = t_interval(values)
     return IntervalEstimate(value=mean, interval=(max(low, within[0]), min(high, within[1])))
+
+
+def wilson_interval(right: float, total: int, z: float = 1.959964) -> tuple[float, float]:
+    """Wilson's score interval of a proportion: honest near 0 and 1, where the normal one is not."""
+    p = right / total
+    centre = (p + z * z / (2 * total)) / (1 + z * z / total)
+    half = z * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total)) / (1 + z * z / total)
+    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def t_interval(values: Sequence[float]) -> tuple[float, float]:

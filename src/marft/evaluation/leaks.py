@@ -9,8 +9,7 @@ from marft.config import Config
 from marft.envs.base import Environment
 from marft.envs.data import overlapping_tasks
 from marft.envs.hosting import Host
-from marft.evaluation.benchmarks import read_held_out_tasks
-from marft.evaluation.settings import benchmarks_of
+from marft.evaluation.benchmarks import benchmarks_of, read_held_out_tasks
 
 EXAMPLES = 3
 

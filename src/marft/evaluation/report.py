@@ -1,30 +1,22 @@
-"""What an evaluation found, for people: two tables, as Markdown and on the terminal."""
+"""What an evaluation found: two tables for people, as Markdown and on the terminal, and `results.json` for programs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
 
-from marft.evaluation.comparison.report import format_count, format_estimate
 from marft.evaluation.figures import Drop, Figures, Result
-from marft.evaluation.results import macro_average
-from marft.terminal.console import PlainConsole, make_table
+from marft.evaluation.intervals import IntervalEstimate
+from marft.evaluation.tables import WIDE, Grid, format_count, format_estimate
+from marft.terminal.console import PlainConsole
 
-WIDE = 110  # columns of a terminal
 ONE = "95 % intervals over tasks: Wilson's, of a reward Student's t."
 SEVERAL = "Means over samples; 95 % intervals over tasks: Student's t on the tasks' means, or Wilson's where all agree."
 PAIRED = (
     "The drop is the team's figure minus the one with that agent silent, paired by task; its interval is "
     "Student's t, or Newcombe's where all tasks agree."
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
-    """A table of texts."""
-
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
 
 
 def main_grid(results: Sequence[Result], wide: bool = True) -> Grid:
@@ -42,7 +34,7 @@ def main_grid(results: Sequence[Result], wide: bool = True) -> Grid:
         mean = macro_average([each.team for each in results])
         found = [f"{mean[kind][str(k)]:.3f}" for kind in ("pass@k", "maj@k") for k in ks]
         rows.append(["mean", "", f"{mean['accuracy']:.3f}", *found, "", ""])
-    return Grid(header=[*header, "tokens a task", "seconds"], rows=rows)
+    return make_grid([*header, "tokens a task", "seconds"], rows)
 
 
 def benchmark_row(name: str, figures: Figures, ks: Sequence[int], judged: bool) -> list[str]:
@@ -56,10 +48,16 @@ def benchmark_row(name: str, figures: Figures, ks: Sequence[int], judged: bool) 
 
 def drop_grid(results: Sequence[Result]) -> Grid:
     """A row for every benchmark and agent: the score without that agent, and how much is lost."""
-    return Grid(
-        header=["benchmark", "silent", "without it", "drop", "tokens a task"],
-        rows=[[each.name, *drop_row(drop)] for each in results for drop in each.drops],
+    return make_grid(
+        ["benchmark", "silent", "without it", "drop", "tokens a task"],
+        [[each.name, *drop_row(drop)] for each in results for drop in each.drops],
     )
+
+
+def make_grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
+    """A table whose intervals and numbers are never broken."""
+    whole = [i for i, name in enumerate(header) if i in (2, 3) or (i > 0 and " " not in name)]
+    return Grid(header=header, rows=rows, whole=whole)
 
 
 def drop_row(drop: Drop) -> list[str]:
@@ -87,32 +85,83 @@ def remarks(results: Sequence[Result]) -> list[str]:
 
 def results_markdown(results: Sequence[Result], title: str) -> str:
     """The whole report as the text of `results.md`."""
-    parts = [f"# {title}", grid_markdown(main_grid(results)), *remarks(results)]
+    parts = [f"# {title}", main_grid(results).markdown(), *remarks(results)]
     if any(each.drops for each in results):
-        parts += ["## With one agent silent", grid_markdown(drop_grid(results)), PAIRED]
+        parts += ["## With one agent silent", drop_grid(results).markdown(), PAIRED]
     return "\n\n".join(parts) + "\n"
-
-
-def grid_markdown(grid: Grid) -> str:
-    """A table as Markdown; pipes inside cells are escaped."""
-    rows = [grid.header, ["---"] * len(grid.header), *grid.rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
 
 
 def print_results(console: PlainConsole, results: Sequence[Result]) -> None:
     """Print the report on a console, with fewer columns where it is narrow."""
-    print_grid(console, main_grid(results, wide=console.width >= WIDE))
+    main_grid(results, wide=console.width >= WIDE).show(console)
     for text in remarks(results):
         console.say(text)
     if any(each.drops for each in results):
-        print_grid(console, drop_grid(results))
+        drop_grid(results).show(console)
         console.say(PAIRED)
 
 
-def print_grid(console: PlainConsole, grid: Grid) -> None:
-    """Print one table; cells with numbers are never wrapped."""
-    whole = [i in (2, 3) or (i > 0 and " " not in name) for i, name in enumerate(grid.header)]  # intervals and numbers
-    table = make_table(grid.header, whole=whole)
-    for row in grid.rows:
-        table.add_row(*row)
-    console.print(table)
+# --- results.json ----------------------------------------------------------------------------------------------------
+def results_json(results: Sequence[Result]) -> dict[str, Any]:
+    """Each benchmark under its name. Where there is one alone, its figures stand at the top too; of several, the mean."""
+    rows = {each.name: result_json(each) for each in results}
+    if len(results) == 1:
+        return {**rows[results[0].name], "benchmarks": rows}
+    return {"benchmarks": rows, "macro": macro_average([each.team for each in results])}
+
+
+def result_json(result: Result) -> dict[str, Any]:
+    """One benchmark's figures; with each agent silent too, below `ablations`."""
+    row = figures_json(result.team)
+    if result.drops:
+        row["ablations"] = {drop.agent: drop_json(drop) for drop in result.drops}
+    return row
+
+
+def figures_json(figures: Figures) -> dict[str, Any]:
+    """The keys of an evaluation in training mean the same here."""
+    row: dict[str, Any] = {"tasks": figures.tasks, "samples": figures.samples}
+    if figures.accuracy is not None:
+        row |= estimate_json("accuracy", figures.accuracy)
+        row |= {"pass@k": with_text_keys(figures.pass_at), "maj@k": with_text_keys(figures.majority_at)}
+    row |= estimate_json("reward", figures.reward)
+    row |= {
+        "tokens": figures.tokens_per_turn,
+        "tokens_by_agent": figures.tokens_by_agent,
+        "tokens_per_task": figures.tokens_per_task,
+        "seconds": round(figures.seconds, 3),
+        "failed": figures.failed,
+    }
+    if figures.errors:
+        row["errors"] = figures.errors
+    return row
+
+
+def drop_json(drop: Drop) -> dict[str, Any]:
+    """The figures without the agent, and how much less they are."""
+    row = figures_json(drop.figures)
+    if drop.accuracy is not None:
+        row |= estimate_json("accuracy_drop", drop.accuracy)
+    return row | estimate_json("reward_drop", drop.reward)
+
+
+def macro_average(benchmarks: Sequence[Figures]) -> dict[str, Any]:
+    """Means over benchmarks, each of the same weight; what not all of them have is left out."""
+    found: dict[str, Any] = {"reward": fmean(each.reward.value for each in benchmarks)}
+    accuracies = [each.accuracy.value for each in benchmarks if each.accuracy is not None]
+    if len(accuracies) == len(benchmarks):
+        ks = benchmarks[0].pass_at
+        found["accuracy"] = fmean(accuracies)
+        found["pass@k"] = with_text_keys({k: fmean(each.pass_at[k] for each in benchmarks) for k in ks})
+        found["maj@k"] = with_text_keys({k: fmean(each.majority_at[k] for each in benchmarks) for k in ks})
+    return found
+
+
+def estimate_json(name: str, estimate: IntervalEstimate) -> dict[str, Any]:
+    """A figure under `name`, and its interval (or null) under `name_ci95`."""
+    return {name: estimate.value, f"{name}_ci95": list(estimate.interval) if estimate.interval else None}
+
+
+def with_text_keys(values: Mapping[int, float]) -> dict[str, float]:
+    """The same values with text keys, as JSON objects need them."""
+    return {str(k): value for k, value in values.items()}

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType, coroutine
 from typing import TYPE_CHECKING, Any
 
-from marft.escalation import leave_behind
-from marft.quoting import exact, flaw_of, kind_of
 from marft.types import FaultKind, MarftError
+from marft.untrusted_values import exact, flaw_of, kind_of
+from marft.watchdog import leave_behind
 
 if TYPE_CHECKING:
     from marft.game.play import Game

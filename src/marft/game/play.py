@@ -27,7 +27,6 @@ from marft.game.guarded_env import EnvironmentHost, GuardedEnv
 from marft.game.observation import is_visible, observe
 from marft.game.tools import NO_TOOLS, ToolCall, Tools, with_recipient
 from marft.game.workflows import Workflow
-from marft.quoting import described, escaped, exact, kind_of, quoted, traced
 from marft.types import (
     MAX_TURNS,
     BadTask,
@@ -45,6 +44,7 @@ from marft.types import (
     Task,
     Turn,
 )
+from marft.untrusted_values import described, escaped, exact, kind_of, quoted, traced
 
 
 class TextEngine(Protocol):

@@ -12,8 +12,8 @@ from numbers import Real
 from types import MappingProxyType
 from typing import Any, Literal
 
-from marft.quoting import described, exact, flaw_of, kind_of, quoted, traced
 from marft.types import MAX_TURNS, Reward, Stopped
+from marft.untrusted_values import described, exact, flaw_of, kind_of, quoted, traced
 
 LARGEST = 1e12  # of a reward; sums of squares of larger ones overflow in float32
 

@@ -19,8 +19,8 @@ from typing import Any, Self, TypeVar
 
 import torch
 
-from marft.escalation import insist, leave_behind
 from marft.types import Stopped
+from marft.watchdog import leave_behind, start_watchdog
 
 T = TypeVar("T")
 GRACE_S = 3.0  # that cancelled work has to put itself in order
@@ -98,7 +98,7 @@ class Interrupts:
         self.requests = 0
         self._cancel: Callable[[], object] = lambda: None
         self._done = threading.Event()
-        self._insisting: threading.Thread | None = None
+        self._watchdog: threading.Thread | None = None
         self._before: Any = signal.SIG_IGN
 
     def __enter__(self) -> Self:
@@ -113,8 +113,8 @@ class Interrupts:
     ) -> None:
         try:
             self._done.set()
-            if self._insisting is not None:
-                self._insisting.join()  # it may be about to interrupt us once more
+            if self._watchdog is not None:
+                self._watchdog.join()  # it may be about to interrupt us once more
         finally:
             if callable(self._before):
                 signal.signal(signal.SIGINT, self._before)
@@ -140,7 +140,7 @@ class Interrupts:
             self._cancel()
         except RuntimeError:  # the loop is closed already, and its caller is about to go on
             raise Stopped from None
-        self._insisting = insist(self._done, after=GRACE_S, line=STUBBORN, code=1)
+        self._watchdog = start_watchdog(self._done, after=GRACE_S, line=STUBBORN, code=1)
 
 
 def run_loop(work: Coroutine[Any, Any, T], interrupts: Interrupts, ending: KeptLoop | None) -> T:

@@ -24,9 +24,8 @@ from marft.files import (
     read_error,
     read_whole_json,
 )
-from marft.runs.atomic import fsync_folder, write_atomically
-from marft.runs.disk import explain_write_errors
-from marft.runs.shapes import CheckpointManifest
+from marft.runs.disk import explain_write_errors, fsync_folder, write_atomically
+from marft.runs.file_schemas import CheckpointManifest
 from marft.types import MarftError
 
 MANIFEST = "manifest.json"
@@ -40,7 +39,10 @@ class CorruptCheckpoint(MarftError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewestCheckpoint:
-    """The newest checkpoint that is whole, and why those that are newer are not, by their iterations."""
+    """The newest checkpoint that is whole, and why those that are newer are not, by their iterations.
+
+    Where it is a copy that a kill has left hidden beside a damaged one, its own iteration is among them.
+    """
 
     iteration: int
     folder: Path
@@ -50,6 +52,9 @@ class NewestCheckpoint:
         """What is wrong with those that are newer, in one line; nothing where there are none."""
         first, *others = self.damaged.values() or ("",)
         return f"{first} (and {len(others)} more)" if others else first
+
+    def __str__(self) -> str:
+        return str(self.folder) if self.iteration in self.damaged else f"the one of iteration {self.iteration}"
 
 
 class Checkpoints:
@@ -128,6 +133,12 @@ class Checkpoints:
             self.present()[iteration].rename(aside)
         return aside.name
 
+    def put_in_place(self, found: NewestCheckpoint) -> None:
+        """A whole checkpoint that a kill has left hidden gets its own name, once no damaged one has it."""
+        if found.folder != (path := self.path(found.iteration)):
+            with explain_write_errors(self.folder.parent):
+                found.folder.rename(path)
+
     def drop_after(self, iteration: int) -> None:
         """Delete what is newer: a run that goes back must not find its other future again."""
         with explain_write_errors(self.folder.parent):
@@ -160,9 +171,9 @@ class Checkpoints:
         return self.folder / f".{self.path(iteration).name}.{state}"
 
     # --- reading -----------------------------------------------------------------------------------------------------
-    def verify(self, iteration: int) -> None:
-        """Raise unless the files are exactly those of the manifest."""
-        folder = self.present().get(iteration, self.path(iteration))
+    def verify(self, iteration: int, folder: Path | None = None) -> None:
+        """Raise unless the files, in `folder` or in the checkpoint's place, are exactly those of the manifest."""
+        folder = folder or self.present().get(iteration, self.path(iteration))
         if not is_folder(folder):
             raise corruption_error(folder, "it is no folder")
         try:
@@ -184,35 +195,34 @@ class Checkpoints:
         """The newest checkpoint that verifies; None where there is none at all, an error where none of them does. With
         `at`, that one or an error."""
         present = self.present()
-        if at is not None:
-            return self._exactly(at, present)
+        others = ", ".join(str(other) for other in self.list() if other != at) or "none"
+        if at is not None and at not in present:
+            raise MarftError(f"{self.folder} has no checkpoint of iteration {at}; available: {others}")
         damaged: dict[int, str] = {}
-        for iteration in sorted(present, reverse=True):
-            try:
-                self.verify(iteration)
-            except CorruptCheckpoint as error:
-                damaged[iteration] = str(error)
-            else:
-                return NewestCheckpoint(iteration=iteration, folder=present[iteration], damaged=damaged)
+        for iteration in sorted(present, reverse=True) if at is None else [at]:
+            for folder in (present[iteration], *self._left_hidden(iteration, present[iteration])):
+                try:
+                    self.verify(iteration, folder)
+                except CorruptCheckpoint as error:
+                    damaged.setdefault(iteration, str(error))
+                else:
+                    return NewestCheckpoint(iteration=iteration, folder=folder, damaged=damaged)
+        if at is not None:
+            raise CorruptCheckpoint(f"{damaged[at]}; choose another, available: {others}")
         if damaged:
             whole = "no other is there" if len(damaged) == 1 else f"nor is any of the {len(damaged) - 1} others whole"
             raise CorruptCheckpoint(f"{damaged[max(damaged)]}, and {whole}; {self.remedy()}")
         return None
 
+    def _left_hidden(self, iteration: int, present: Path) -> builtins.list[Path]:
+        """What a kill in the middle of publishing has left beside the one that is `present`, which may be whole."""
+        hidden = (self._hidden(iteration, state) for state in ("new", "old"))
+        return [folder for folder in hidden if folder != present and is_there(folder)]
+
     def remedy(self) -> str:
         """What to do about a run that has lost its checkpoints."""
         config = shlex.quote(str(self.folder.parent / "config.yaml"))
         return f"nothing was changed; put one back from a copy, or start anew in another folder: marft train {config} --run DIR"
-
-    def _exactly(self, iteration: int, present: dict[int, Path]) -> NewestCheckpoint:
-        others = ", ".join(str(other) for other in self.list() if other != iteration) or "none"
-        if iteration not in present:
-            raise MarftError(f"{self.folder} has no checkpoint of iteration {iteration}; available: {others}")
-        try:
-            self.verify(iteration)
-        except CorruptCheckpoint as error:
-            raise CorruptCheckpoint(f"{error}; choose another, available: {others}") from error
-        return NewestCheckpoint(iteration=iteration, folder=present[iteration], damaged={})
 
 
 def seal(folder: Path, iteration: int) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 from marft.config import Config, to_yaml
 from marft.config.reading import read_config
 from marft.files import Damaged, Row, check_folder, is_ended, is_there, read_object, read_rows
-from marft.runs.atomic import append_whole, write_atomically
-from marft.runs.difference import first_difference
-from marft.runs.disk import FULL, explain_write_errors, require_space
-from marft.runs.shapes import Event, HeldOut, Line, Manifest, Summary, When
+from marft.import_paths import NotImportable
+from marft.runs.config_diff import first_difference
+from marft.runs.disk import FULL, append_whole, explain_write_errors, require_space, write_atomically
+from marft.runs.file_schemas import Event, HeldOut, Line, Manifest, Summary, When
 from marft.runs.transcripts import Transcript
 from marft.types import MarftError
 
@@ -105,17 +105,14 @@ class RunDirectory:
         difference = first_difference(self.config(), config)
         if difference is None:
             return f"the run {self.path} exists already; continue it with --resume or choose another --run"
-        return (
-            f"{self.path} belongs to a run with another config: {difference.key} is {difference.old} there and "
-            f"{difference.new} here; choose another --run"
-        )
+        return f"{self.path} belongs to a run with another config: {difference}; choose another --run"
 
     # --- config ------------------------------------------------------------------------------------------------------
     def config(self) -> Config:
         """The run's config; raises a MarftError where `config.yaml` cannot be read."""
         try:
             return read_config(self.path / CONFIG)
-        except Damaged:
+        except (Damaged, NotImportable):
             raise
         except MarftError as error:
             raise MarftError(f"{error}; put it back from a copy, or choose another --run") from error

@@ -22,7 +22,7 @@ def checkpoint_folder(run: RunDirectory, at: int | None) -> Path:
             raise MarftError(f"{run.path} has lost its checkpoints; {kept.remedy()}")
         raise MarftError(f"{run.path} has no checkpoint yet; let it train until its first")
     if found.damaged:  # an older one than the user expects
-        warn(f"{found.passed_over()}; the one of iteration {found.iteration} is taken instead")
+        warn(f"{found.passed_over()}; {found} is taken instead")
     return found.folder
 
 

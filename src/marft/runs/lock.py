@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from marft.files import Damaged, file_kind
@@ -62,9 +61,7 @@ class Lock:
             os.register_at_fork(after_in_child=partial(close_inherited, weakref.ref(self)))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._descriptor is None or os.getpid() != self._owner:
             return
         if sys.platform == "win32":  # an open file cannot be deleted there

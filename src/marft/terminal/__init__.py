@@ -34,3 +34,12 @@ def complain(text: object) -> None:
 def warn(text: object) -> None:
     """A warning on stderr, in one line whatever it quotes."""
     complain(f"marft: warning: {' '.join(str(text).split())}")
+
+
+def format_bytes(amount: float, decimals: int = 0) -> str:
+    """12000000 → '12 MB'; gigabytes always have a decimal."""
+    for unit in ("B", "KB", "MB"):
+        if amount < 1000:
+            return f"{amount:,.{decimals if unit != 'B' else 0}f} {unit}"
+        amount /= 1000
+    return f"{amount:,.1f} GB"

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from marft import references
+from marft import import_paths
 from marft.algorithms.base import Algorithm
 from marft.algorithms.batch import Member
 from marft.config import AgentConfig, AlgorithmConfig, Config, EnvConfig, GaeConfig
@@ -234,7 +234,7 @@ def make_engine(config: Config, team: TeamModel, lockstep: Lockstep) -> Engine:
 
 def open_own_engine(name: str, team: TeamModel, options: Mapping[str, Any]) -> Engine:
     """The user's class, made with the base and its adapters."""
-    kind = references.find(name, "engine.name")
+    kind = import_paths.find(name, "engine.name")
     try:
         made = kind(team, **options)
     except TypeError as error:

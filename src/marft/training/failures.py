@@ -13,7 +13,7 @@ from marft.algorithms.batch import TrainingBatch
 from marft.models.peft_format import save_adapter
 from marft.models.team import TeamModel
 from marft.rollouts.source import Rollout
-from marft.runs.atomic import write_atomically
+from marft.runs.disk import write_atomically
 from marft.training.checkpoint import adapter_folder
 
 

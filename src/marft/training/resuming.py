@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from marft.files import Damaged
 from marft.runs.checkpoints import NewestCheckpoint
-from marft.runs.shapes import When
+from marft.runs.file_schemas import When
 from marft.training.checkpoint import STATE, Position, read_checkpoint
 from marft.training.guard import Collapsed
 from marft.types import Collapse, MarftError
@@ -32,10 +32,14 @@ def resume(trainer: Trainer, warn: Callable[[str], None], at: int | None) -> boo
         trainer.position = read_position(trainer, found)
         trainer.source.load_state_dict({"tasks_drawn": trainer.position.tasks_drawn})
         trainer.publish()
-    trainer.checkpoints.recover()
-    if found is not None and found.damaged:
+    if found is not None:
         kept = ", ".join(trainer.checkpoints.put_aside(iteration) for iteration in found.damaged)
-        warn(f"{found.passed_over()}; going on from iteration {found.iteration}, and keeping what is damaged as {kept}")
+        if found.damaged:
+            warn(
+                f"{found.passed_over()}; going on from iteration {found.iteration}, and keeping what is damaged as {kept}"
+            )
+        trainer.checkpoints.put_in_place(found)
+    trainer.checkpoints.recover()
     trainer.checkpoints.drop_after(trainer.position.iteration)
     summary = trainer.run.summary() or {}
     if summary.get("iterations", 0) > trainer.position.iteration:  # of the part that is forgotten

@@ -16,8 +16,7 @@ from typing import Any, Protocol
 
 from marft.config import Config
 from marft.files import Damaged, is_there, read_text
-from marft.runs.atomic import write_atomically
-from marft.runs.disk import explain_write_errors
+from marft.runs.disk import explain_write_errors, write_atomically
 from marft.runs.transcripts import Transcript
 from marft.types import MarftError
 

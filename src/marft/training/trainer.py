@@ -24,7 +24,7 @@ from marft.rollouts.credit import Credit
 from marft.rollouts.source import EpisodeSource, Rollout, SynchronousSource, resume_remedy
 from marft.runs.checkpoints import Checkpoints
 from marft.runs.directory import RunDirectory
-from marft.runs.shapes import When
+from marft.runs.file_schemas import When
 from marft.runs.transcripts import make_transcript, worst_episodes
 from marft.training.build import Assembly
 from marft.training.checkpoint import Position, write_checkpoint

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from marft import references
+from marft import import_paths
 from marft.envs import BUILT_IN, make_env
 from marft.envs.base import Environment, Split
 from marft.envs.checking.finding import Violation, describe_error, error_location
@@ -125,7 +125,7 @@ def find_class(name: str) -> type[Environment[Any]]:
     if not module or not attribute:
         raise Violation(f"{name!r} names no class; write MODULE:CLASS, or one of {', '.join(BUILT_IN)}")
     try:
-        kind = references.look_up(target)
+        kind = import_paths.look_up(target)
     except ModuleNotFoundError as error:
         hint = f"; is {module}.py in this folder?" if error.name == module else error_location(error)
         raise Violation(f"cannot import {target!r}: {error}{hint}") from None

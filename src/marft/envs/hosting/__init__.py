@@ -9,7 +9,7 @@ from marft.envs import BUILT_IN, make_env
 from marft.envs.hosting.host import NO_DEADLINES, Deadlines, Host, InProcess
 from marft.envs.hosting.pool import Pool
 from marft.game.lockstep import Lockstep
-from marft.references import is_importable
+from marft.import_paths import is_importable
 from marft.types import MarftError
 
 __all__ = ["Host", "InProcess", "Pool", "deadlines_of", "open_env"]

@@ -12,8 +12,8 @@ from marft.envs.base import Environment, Split
 from marft.envs.deadlines import DeadlineExceeded, interrupt_after
 from marft.envs.task_validation import UNREADABLE, load_tasks
 from marft.game.validation import EnvironmentFault, fault_from_exception, validate_output
-from marft.quoting import described
 from marft.types import BadTask, Stopped, Task
+from marft.untrusted_values import described
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from fractions import Fraction
 from typing import Any
 
 from marft.game.validation import EnvironmentFault
-from marft.quoting import described, exact, kind_of, quoted
 from marft.types import Reward, Stopped
+from marft.untrusted_values import described, exact, kind_of, quoted
 
 STATES = ("reset", "transition")  # what they give, nobody but the environment reads
 PLAIN = (type(None), bool, int, float, complex, str, bytes, Fraction, Decimal)

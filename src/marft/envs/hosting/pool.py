@@ -16,8 +16,8 @@ from marft.envs.hosting.workers import ForkServer, Spawner, Worker
 from marft.envs.processes import forks_safely
 from marft.game.lockstep import Lockstep
 from marft.game.validation import EnvironmentFault
-from marft.quoting import described
 from marft.types import MarftError
+from marft.untrusted_values import described
 
 MOST_WORKERS = 8  # unless the config says how many
 

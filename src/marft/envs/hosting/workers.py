@@ -20,8 +20,8 @@ from typing import Any, BinaryIO
 
 from marft.envs.processes import ChildProcess, kill_tree, read_frames, to_frame
 from marft.game.validation import EnvironmentFault
-from marft.quoting import described
 from marft.types import MarftError
+from marft.untrusted_values import described
 
 VARIABLES = {"OMP_NUM_THREADS": "1"}
 

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any
 
-from marft import references
+from marft import import_paths
 from marft.envs.base import Environment, Split, check_text
 from marft.envs.pettingzoo.live_game import LiveGames, Move, State
 from marft.envs.pettingzoo.text import legal_actions, legal_actions_text, mask_of, observation_text
@@ -153,7 +153,7 @@ def find_game(game: str) -> Callable[..., Any]:
 
 def find_function(name: str, key: str) -> Callable[..., Any]:
     """The function `module:name` that the config says under `key`."""
-    found: Callable[..., Any] = references.find(name, key)
+    found: Callable[..., Any] = import_paths.find(name, key)
     if not callable(found):
         raise MarftError(f"{key}: {name!r} is not a function")
     return found

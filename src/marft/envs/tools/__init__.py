@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from marft import references
-from marft.quoting import described
+from marft import import_paths
 from marft.types import MarftError
+from marft.untrusted_values import described
 
 SHOWN = 1_000  # characters of a result, at most
 
@@ -39,7 +39,7 @@ def make_tool(name: str) -> Tool:
 def own_tool(name: str) -> Tool:
     """The user's class, `package.module:Class`, made without arguments."""
     try:
-        tool = references.find(name, "tools")()
+        tool = import_paths.find(name, "tools")()
     except TypeError as error:
         raise MarftError(f"tools: {name!r} cannot be made: {error}; write a class without arguments") from None
     if not (isinstance(getattr(tool, "name", None), str) and isinstance(getattr(tool, "help", None), str)):

@@ -5,28 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from marft.config import Config, to_yaml
 from marft.config.reading import read_config
-from marft.files import Count, Finite, check_file, check_folder, is_there, read_json
-from marft.runs.atomic import write_atomically
-from marft.runs.difference import first_difference, format_value
+from marft.files import Count, Finite, Truth, check_file, check_folder, is_there, read_json
+from marft.runs.config_diff import Difference, first_difference, format_value
 from marft.runs.directory import json_bytes
+from marft.runs.disk import explain_file_error, make_folder, write_atomically
 from marft.types import MarftError
 
 CONFIG, RESULTS, TABLE, PLOT, CELLS = "compare.yaml", "compare.json", "compare.md", "compare.png", "cells"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """Is this team worth it? Over how many seeds, and compared with whom."""
+class SavedQuestion:
+    """What `compare.json` has of a question: over how many seeds, and compared with whom."""
 
-    config: Config
-    seeds: int
+    seeds: Count
     single: str  # what the agent that works alone is told
     frozen: tuple[str, ...]  # agents kept untrained, a cell each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question(SavedQuestion):
+    """Is this team worth it?"""
+
+    config: Config
 
     @property
     def cells(self) -> list[str]:
@@ -42,8 +47,8 @@ class Cell:
     seed: Count
     tasks: Count
     failed: Count  # of the tasks' episodes; they count as wrong
-    reward: Finite
-    accuracy: Finite | None  # None: the environment does not say what is right
+    reward: Finite | None  # None: its run collapsed
+    accuracy: Finite | None  # None: it collapsed, or the environment does not say what is right
     accuracy_ci95: tuple[Finite, Finite] | None  # on these tasks
     tokens_per_task: Finite  # generated in evaluation
     tokens_generated: Count  # in training
@@ -51,15 +56,7 @@ class Cell:
     iterations: Count
     seconds: Finite
     votes: Count | None = None  # answers a task
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedQuestion:
-    """What `compare.json` has of a question."""
-
-    seeds: Count
-    single: str
-    frozen: tuple[str, ...]
+    collapsed: Truth = False  # its run stopped itself: it has no figures, and `tokens_per_task` is from before training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +89,7 @@ class Comparison:
                 "copy, or choose another --run"
             )
         comparison = cls(path, question)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise MarftError(f"cannot make {path}: {error.strerror}; choose another --run") from error
+        make_folder(path)
         comparison.save()
         # Last, because it is what makes the folder a comparison.
         comparison.write(CONFIG, to_yaml(question.config).encode())
@@ -128,13 +122,8 @@ class Comparison:
 
     def write(self, name: str, data: bytes) -> None:
         """Replace a file of the folder; raises a MarftError where the disk refuses."""
-        try:
+        with explain_file_error(self.path / name):
             write_atomically(self.path / name, data)
-        except OSError as error:
-            raise MarftError(
-                f"cannot write {self.path / name}: {error.strerror}; nothing already written is lost: mend it, then give "
-                f"the same command with --run {quote(str(self.path))}"
-            ) from error
 
 
 def read_cells(path: Path, question: Question) -> list[Cell]:
@@ -144,17 +133,13 @@ def read_cells(path: Path, question: Question) -> list[Cell]:
     except MarftError as error:
         raise MarftError(f"{path} holds no comparison of this version: {error}; choose another --run") from error
     asked = results.question
-    if found := first_difference(old, question.config):
-        raise MarftError(other_question_message(path, found.key, found.old, found.new))
+    different = first_difference(old, question.config)
     for key in ("single", "frozen"):
         there, here = getattr(asked, key), getattr(question, key)
-        if there != here:
-            raise MarftError(other_question_message(path, f"--{key}", format_value(there), format_value(here)))
+        if there != here and different is None:
+            different = Difference(key=f"--{key}", old=format_value(there), new=format_value(here))
+    if different is not None:
+        raise MarftError(f"{path} compares something else: {different}; choose another --run")
     if asked.seeds > question.seeds:
         raise MarftError(f"{path} compares over {asked.seeds} seeds already; give --seeds {asked.seeds} or more")
     return results.cells
-
-
-def other_question_message(path: Path, key: str, there: str, here: str) -> str:
-    """The error message for a folder that holds another comparison."""
-    return f"{path} compares something else: {key} is {there} there and {here} here; choose another --run"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from io import BytesIO
 
-from marft.evaluation.comparison.report import Report, format_estimate
+from marft.evaluation.comparison.report import Report, describe_score
 
 
 def draw_plot(report: Report, title: str) -> bytes:
@@ -16,15 +16,17 @@ def draw_plot(report: Report, title: str) -> bytes:
     figure = Figure(figsize=(7.2, 1.2 + 0.55 * len(lines)), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    axes.axvline(lines[0].score.value, color="0.6", ls=":", lw=1)  # the team's, to compare with
+    if lines[0].score is not None:
+        axes.axvline(lines[0].score.value, color="0.6", ls=":", lw=1)  # the team's, to compare with
     for y, line in enumerate(lines):
-        if line.score.interval is not None:
+        if line.score is not None and line.score.interval is not None:
             axes.plot(line.score.interval, (y, y), color="black", lw=1.5, marker="|", ms=9)
-        axes.plot(line.score.value, y, color="black", marker="s", ms=6)
+        if line.score is not None:
+            axes.plot(line.score.value, y, color="black", marker="s", ms=6)
         beside = [y + 0.25] * len(line.seeds)
         axes.plot(line.seeds, beside, color="#1b6ca8", marker="o", ms=5, mfc="none", ls="none")
         axes.annotate(
-            format_estimate(line.score),
+            describe_score(line),
             (1.02, y),
             xycoords=("axes fraction", "data"),
             va="center",

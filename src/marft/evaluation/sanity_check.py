@@ -1,4 +1,4 @@
-"""A rehearsal: what fails always is found on two short episodes, before an evaluation is paid for. Nothing of it counts."""
+"""A sanity check: what always fails is found on two short episodes, before an evaluation is paid for. Nothing of it counts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from marft.config import Config
-from marft.evaluation.benchmarks import first_tasks, open_benchmark
+from marft.evaluation.benchmarks import benchmarks_of, eval_settings, first_tasks, open_benchmark, with_eval_sampling
 from marft.evaluation.failures import ENOUGH, Failures, Tolerance
-from marft.evaluation.settings import benchmarks_of, eval_settings, with_settings
 from marft.game.play import Agent
 from marft.rollouts.event_loop import run_async
 from marft.rollouts.runner import EpisodeRunner, Start
@@ -18,36 +17,35 @@ from marft.types import Episode, Task
 FEW, SHORT = 2, 64  # episodes, and tokens of each turn: a second at most, whatever the model
 
 
-def rehearse(config: Config, runner: EpisodeRunner, tasks: Sequence[Task], tolerance: Tolerance, at: str = "") -> None:
+def check_team_plays(
+    config: Config, runner: EpisodeRunner, tasks: Sequence[Task], tolerance: Tolerance, at: str = ""
+) -> None:
     """Stops where the team cannot play: its workflow, a script or the environment raises, an endpoint is away.
 
     A short turn may fail where a whole one would not, so the verdict is over whole episodes: played only where a short
     one failed. Its seed is its own, and engines keep nothing: evaluation is the same with and without.
     """
-    settings = eval_settings(config)
-    team = {name: with_settings(agent, settings) for name, agent in runner.team.items()}
-    hurried = replace(runner, team={name: with_short_turns(config, agent) for name, agent in team.items()})
-    if not any(episode.ended == "failed" for episode in play_rehearsal(hurried, first_tasks(tasks, FEW), config.seed)):
+    whole = with_eval_sampling(runner, eval_settings(config))
+    hurried = replace(whole, team={name: with_short_turns(config, agent) for name, agent in whole.team.items()})
+    if not any(episode.ended == "failed" for episode in play_trial(hurried, first_tasks(tasks, FEW), config.seed)):
         return
-    found = Failures().plus_episodes(
-        play_rehearsal(replace(runner, team=team), first_tasks(tasks, ENOUGH), config.seed)
-    )
+    found = Failures().plus_episodes(play_trial(whole, first_tasks(tasks, ENOUGH), config.seed))
     if found.exceeds(tolerance.share):
-        tolerance.stop(found, f"episodes of a rehearsal{at}")
+        tolerance.stop(found, f"episodes of the sanity check{at}")
 
 
-def rehearse_all(config: Config, parts: Assembly, remedy: str) -> None:
+def check_team_everywhere(config: Config, parts: Assembly, remedy: str) -> None:
     """Wherever a run will play: on its own tasks, and on each benchmark."""
     tolerance = Tolerance(share=config.train.failures, remedy=remedy)
-    rehearse(config, parts.runner, parts.runner.host.tasks("test" if config.eval.tasks else "train"), tolerance)
+    check_team_plays(config, parts.runner, parts.runner.host.tasks("test" if config.eval.tasks else "train"), tolerance)
     for name, env in benchmarks_of(config).items() if config.eval.tasks else ():
         with open_benchmark(parts.runner, name, env, parts.lockstep) as runner:
-            rehearse(config, runner, runner.host.tasks("test"), tolerance, f" on {name}")
+            check_team_plays(config, runner, runner.host.tasks("test"), tolerance, f" on {name}")
 
 
-def play_rehearsal(runner: EpisodeRunner, tasks: Sequence[Task], seed: int) -> list[Episode]:
+def play_trial(runner: EpisodeRunner, tasks: Sequence[Task], seed: int) -> list[Episode]:
     """One episode on each task, with seeds that no evaluation uses."""
-    return run_async(runner.episodes([Start(task=task, sample=0) for task in tasks], f"{seed}/rehearsal"))
+    return run_async(runner.episodes([Start(task=task, sample=0) for task in tasks], f"{seed}/sanity"))
 
 
 def with_short_turns(config: Config, agent: Agent) -> Agent:

@@ -28,10 +28,18 @@ MISSING = (ImportError, AttributeError, LookupError, TypeError, ValueError)  # t
 GIVEN: ContextVar[Mapping[str, Any]] = ContextVar("GIVEN", default=MappingProxyType({}))
 
 
+class NotImportable(MarftError):
+    """A class or a function of the user's that this process does not find by its name."""
+
+    def __init__(self, name: str, line: str) -> None:
+        super().__init__(line)
+        self.name = name
+
+
 @contextmanager
-def bind_references(things: Mapping[str, Any]) -> Iterator[None]:
+def bind_import_paths(objects: Mapping[str, Any]) -> Iterator[None]:
     """Within it, these are found by their names before anything is imported."""
-    token = GIVEN.set({**GIVEN.get(), **things})
+    token = GIVEN.set({**GIVEN.get(), **objects})
     try:
         yield
     finally:
@@ -45,7 +53,8 @@ def find(name: str, key: str) -> Any:
     try:
         return look_up(name)
     except MISSING as error:
-        raise MarftError(missing_reference_advice(name, key) or f"{key}: cannot import {name!r}: {error}") from None
+        line = missing_import_advice(name, key) or f"{key}: cannot import {name!r}: {error}"
+        raise NotImportable(name, line) from None
 
 
 def look_up(name: str) -> Any:
@@ -60,7 +69,7 @@ def is_importable(name: str) -> bool:
     return module != MAIN and "<" not in path
 
 
-def missing_reference_advice(name: str, key: str) -> str:
+def missing_import_advice(name: str, key: str) -> str:
     """What to do about a name that only the Python code knows which it was given in; nothing of other names."""
     if is_importable(name):
         return ""

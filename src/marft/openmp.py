@@ -7,7 +7,7 @@ import os
 SPINS = "5000"  # some ten microseconds
 
 
-def rest_soon() -> None:
+def limit_spinning() -> None:
     """Idle OpenMP threads spin only briefly before they sleep, unless the user has said otherwise.
 
     With GNU OpenMP's own default, a single busy core beside us slows training tenfold; without any spinning, a quiet

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marft.config import Config
-from marft.references import is_moved
+from marft.import_paths import is_moved
 
 ABSENT = object()
 SHOWN = 60  # characters of a value; prompts can be pages long
@@ -22,6 +22,9 @@ class Difference:
     old: str
     new: str
     moved: bool = False  # the same class or function, now in a file where every process finds it
+
+    def __str__(self) -> str:
+        return f"{self.key} is {self.old} there and {self.new} here"
 
 
 def first_difference(old: Config, new: Config, *, free: Collection[str] = (), moved: bool = False) -> Difference | None:

@@ -14,20 +14,20 @@ PRESS_S = 1.0  # between two interrupts
 PRESSES = 10  # that code may swallow
 
 
-def insist(done: threading.Event, *, after: float, line: str, code: int) -> threading.Thread:
+def start_watchdog(done: threading.Event, *, after: float, line: str, code: int) -> threading.Thread:
     """In `after` seconds, unless `done`, interrupts the main thread as Ctrl-C does; the handler of SIGINT raises what it will.
 
     Code that swallows that too is ended with the process, and `line` says so; in an interactive session, which holds more
     than our work, it is only interrupted further.
     """
     thread = threading.Thread(
-        target=interrupt_repeatedly, args=(done, after, line, code), name="marft-insists", daemon=True
+        target=keep_interrupting, args=(done, after, line, code), name="marft-watchdog", daemon=True
     )
     thread.start()
     return thread
 
 
-def interrupt_repeatedly(done: threading.Event, after: float, line: str, code: int) -> None:
+def keep_interrupting(done: threading.Event, after: float, line: str, code: int) -> None:
     """Interrupt the main thread every second until `done`; after the last time end the process with `code`."""
     presses = 0
     while not done.wait(PRESS_S if presses else after):

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from pydantic import ValidationError
 
 from marft.config.algorithm import ALGORITHMS
 from marft.config.choices import CHOICES, class_of
 from marft.config.hints import hint_for_key, hint_for_name
-from marft.config.places import is_section
-from marft.config.schema import Config
+from marft.config.schema_keys import is_section, kinds_at
 from marft.config.section import nearest
 
 
@@ -86,19 +85,10 @@ def agent_names(data: Mapping[str, Any]) -> list[str]:
 
 def keys_at(path: Sequence[str], data: Mapping[str, Any]) -> list[str]:
     """The keys that are valid at a place; none below a plain value. Of algorithms and credits `data` says which."""
-    kind: Any = Config
-    for part in path:
-        if kind is Config and part in CHOICES:
-            section = data.get(part)
-            kind = class_of(part, section.get("name") if isinstance(section, Mapping) else None)
-        elif is_section(kind):
-            field = kind.model_fields.get(part)
-            kind = field and section_of_optional(field.annotation)
-        else:  # of agents, by names of the user's
-            kind = get_args(kind)[1] if get_origin(kind) is dict else None
-    return list(kind.model_fields) if is_section(kind) else []
-
-
-def section_of_optional(kind: Any) -> Any:
-    """`X | None` is about X."""
-    return kind if get_origin(kind) is dict else next((each for each in get_args(kind) if is_section(each)), kind)
+    match path:
+        case [choice, *below] if choice in CHOICES:
+            section = data.get(choice)
+            kinds = kinds_at(below, class_of(choice, section.get("name") if isinstance(section, Mapping) else None))
+        case _:
+            kinds = kinds_at(path)
+    return [name for kind in kinds if is_section(kind) for name in kind.model_fields]

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marft.evaluation.formulas import majority_at_k, pass_at_k, wilson_interval, winning_chances
+from marft.evaluation.intervals import wilson_interval
+from marft.evaluation.pass_at_k import majority_at_k, pass_at_k, winning_chances
 
 samples = st.lists(st.tuples(st.sampled_from([None, "1", "2", "3", "4"]), st.booleans()), min_size=1, max_size=7)
 

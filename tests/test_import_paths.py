@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import toys
 
-from marft.references import bind_references, find, is_importable, is_moved, name_of, numbered_name
+from marft.import_paths import bind_import_paths, find, is_importable, is_moved, name_of, numbered_name
 from marft.types import MarftError
 
 
@@ -50,7 +50,7 @@ def test_other_things_are_found_only_where_they_are_given(thing: Any, name: str)
     assert name_of(thing) == f"{__name__}:{name}"
     with pytest.raises(MarftError, match="was given from Python"):
         find(name_of(thing), "team.workflow")
-    with bind_references({name_of(thing): thing}):
+    with bind_import_paths({name_of(thing): thing}):
         assert find(name_of(thing), "team.workflow") == thing
     with pytest.raises(MarftError, match="was given from Python"):
         find(name_of(thing), "team.workflow")

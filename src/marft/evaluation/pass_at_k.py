@@ -1,4 +1,4 @@
-"""What samples of a task tell: pass@k, maj@k and Wilson's interval, as pure functions of counts."""
+"""pass@k and maj@k of one task, as pure functions of what its samples answered."""
 
 from __future__ import annotations
 
@@ -7,14 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
-
-
-def wilson_interval(right: float, total: int, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson's score interval of a proportion: honest near 0 and 1, where the normal one is not."""
-    p = right / total
-    centre = (p + z * z / (2 * total)) / (1 + z * z / total)
-    half = z * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total)) / (1 + z * z / total)
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def pass_at_k(samples: int, right: int, k: int) -> float:

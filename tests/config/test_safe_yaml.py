@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marft.config import parse_yaml
-from marft.config.aliases import MOST
+from marft.config.safe_yaml import MOST
 from marft.types import MarftError
 
 

@@ -16,7 +16,7 @@ NAME = "NAME"  # stands for a name of the user's: of an agent, of a benchmark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SchemaKey:
     """One key of the schema: its path, whether it has a value of its own when nobody gives one, and of which
     algorithm or credit it is."""
 
@@ -47,9 +47,10 @@ def is_section(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
-def kinds_at(path: Sequence[str]) -> list[Any]:
-    """The types of value that a key takes; none where the schema does not know it, as with settings of environments."""
-    kinds: list[Any] = [Config]
+def kinds_at(path: Sequence[str], below: Any = Config) -> list[Any]:
+    """The types of value that a key takes, from the section `below` on; none where the schema does not know it, as with
+    settings of environments."""
+    kinds: list[Any] = [below]
     for name in path:
         kinds = [found for kind in kinds for found in kinds_below(kind, name)]
     return kinds
@@ -71,16 +72,16 @@ def is_text(kinds: Iterable[Any]) -> bool:
     return str in found and found <= {str, NoneType}
 
 
-def places(kind: Any = Config, above: tuple[str, ...] = (), of: str | None = None) -> Iterator[Place]:
+def schema_keys(kind: Any = Config, above: tuple[str, ...] = (), of: str | None = None) -> Iterator[SchemaKey]:
     """Every key of the schema, sections included, in its order; those of several algorithms come several times."""
     for name, field in kind.model_fields.items():
         path = (*above, name)
-        yield Place(path=path, valued=field.default is not None, of=of)
+        yield SchemaKey(path=path, valued=field.default is not None, of=of)
         kinds = list(union_members(field.annotation))
         choice = sum(map(is_section, kinds)) > 1  # of algorithms, of credits
         for each in kinds:
             if is_section(each):
-                yield from places(each, path, each.model_fields["name"].default if choice else of)
+                yield from schema_keys(each, path, each.model_fields["name"].default if choice else of)
             elif get_origin(each) is dict:
                 for own in filter(is_section, union_members(get_args(each)[1])):
-                    yield from places(own, (*path, NAME), of)
+                    yield from schema_keys(own, (*path, NAME), of)
