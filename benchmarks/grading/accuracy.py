@@ -28,12 +28,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # benchmarks is a package of
 from rich.progress import Progress
 
 from benchmarks.docs import report_grading
-from marft.envs.grading import committed, final_answer, grade
-from marft.envs.grading.extract import boxes
-from marft.envs.grading.latex import clean
-from marft.envs.grading.shape import Leaf, read
-from marft.envs.grading.values import is_number, render, spelled
-from marft.envs.grading.worker import WALL_S
+from marft.envs.grading import extract_answer, final_answer, grade
+from marft.envs.grading.algebra_worker import WALL_S
+from marft.envs.grading.answer_structure import Leaf, parse_structure
+from marft.envs.grading.extraction import boxed_answers
+from marft.envs.grading.latex_normalization import normalize_latex
+from marft.envs.grading.value_comparison import canonical_text, is_number, is_word
 
 TABLES = Path(__file__).parents[2] / "tests" / "envs" / "grading"
 sys.path.insert(0, str(TABLES))
@@ -56,7 +56,7 @@ def load(folder: Path, stem: str) -> list[Problem]:
     rows = [json.loads(line) for line in (folder / f"{stem}.jsonl").read_text(encoding="utf-8").splitlines()]
     if stem.startswith("gsm8k"):
         return [Problem(prompt=r["question"], solution=r["answer"], gold=r["answer"].split("####")[1]) for r in rows]
-    golds = [[box.text for box in boxes(row["solution"])] for row in rows]
+    golds = [[box.text for box in boxed_answers(row["solution"])] for row in rows]
     return [
         Problem(prompt=row["problem"], solution=row["solution"], gold=own[-1] if own else "")
         for row, own in zip(rows, golds, strict=True)
@@ -85,7 +85,7 @@ def hostile(task: tuple[str, int, int, Sequence[Problem]]) -> list[dict[str, Any
         message = (HOSTILE | {"mutated": mutated})[kind](rng, problem)
         row = graded([(message, problem.gold, problem.prompt)])[0]
         if row["right"] and kind != "mutated":
-            row |= {"kind": kind, "seed": seed, "gold": problem.gold, "said": committed(message, problem.prompt)}
+            row |= {"kind": kind, "seed": seed, "gold": problem.gold, "said": extract_answer(message, problem.prompt)}
         found.append(row)
     return found
 
@@ -108,7 +108,7 @@ def table_of(name: str) -> list[Case]:
 def other_golds(golds: Sequence[str]) -> list[Case]:
     """Pairs of golds with different canonical text; half of them among those that are no numbers."""
     rng = random.Random(0)
-    forms = {render(read(clean(gold))): gold for gold in golds if gold}
+    forms = {canonical_text(parse_structure(normalize_latex(gold))): gold for gold in golds if gold}
     hard = sorted(gold for form, gold in forms.items() if not is_number(form))
     pools = [sorted(forms.values()), hard]
     drawn = [rng.sample(pools[n % 2], 2) for n in range(OTHER_GOLDS)]
@@ -117,11 +117,11 @@ def other_golds(golds: Sequence[str]) -> list[Case]:
 
 def rewritten(golds: Iterable[str]) -> tuple[list[Case], list[Case]]:
     """Expressions of MATH as 2·(gold)/2, which are right, and as gold + 1, which are wrong: algebra decides both."""
-    leaves = {gold: read(clean(gold)) for gold in sorted(set(golds)) if gold}
+    leaves = {gold: parse_structure(normalize_latex(gold)) for gold in sorted(set(golds)) if gold}
     plain = [
         (gold, leaf.text)
         for gold, leaf in leaves.items()
-        if isinstance(leaf, Leaf) and leaf.text.isascii() and not (leaf.words or leaf.name or spelled(leaf))
+        if isinstance(leaf, Leaf) and leaf.text.isascii() and not (leaf.words or leaf.name or is_word(leaf))
         if not is_number(leaf.text) and not any(sign in leaf.text for sign in "_:<>=") and len(leaf.text) > 1
     ]
     drawn = random.Random(0).sample(plain, min(REWRITTEN, len(plain)))
@@ -225,7 +225,7 @@ def measure(folder: Path, fuzz: int) -> dict[str, Any]:
                 results["kinds"][name] = by_kind(name, rows)
             odd = [c for c, row in zip(own, rows, strict=True) if row["right"] != wanted]
             results["sections"][name] = figures | {"expected": "right" if wanted else "wrong"}
-            results["unexpected"][name] = [{"gold": c[1], "said": committed(c[0], c[2])} for c in odd]
+            results["unexpected"][name] = [{"gold": c[1], "said": extract_answer(c[0], c[2])} for c in odd]
         sample = [p for stem in FILES for p in random.Random(stem).sample(problems[stem], 500) if p.gold]
         even = (1 - sum(SHARES.values())) / (len(HOSTILE) + 1 - len(SHARES))
         for kind in (*HOSTILE, "mutated"):

@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from marft.envs.grading.exact import number
-from marft.envs.grading.latex import SET_CLOSE, SET_OPEN, TEXT_CLOSE, TEXT_OPEN
+from marft.envs.grading.latex_normalization import SET_CLOSE, SET_OPEN, TEXT_CLOSE, TEXT_OPEN
+from marft.envs.grading.rationals import rational_value
 
 MAX_PARTS = 8
 ALL = re.compile(
-    rf"(?:[A-Za-z]\s*\\in\s*)?\\mathbb\{{R\}}|{TEXT_OPEN}?\s*(?:all|any|every)\s+reals?(?:\s+numbers?)?(?:\s+[a-z])?\s*{TEXT_CLOSE}?"
+    rf"(?i)(?:[A-Za-z]\s*\\in\s*)?\\mathbb\{{R\}}|{TEXT_OPEN}?\s*(?:all|any|every)\s+reals?(?:\s+numbers?)?(?:\s+[a-z])?\s*{TEXT_CLOSE}?"
     rf"|{TEXT_OPEN}?\s*all real values(?: of [a-z])?\s*{TEXT_CLOSE}?",
-    re.I,
 )
 BUILDER = re.compile(
     rf"{SET_OPEN}\s*([A-Za-z])\s*(?:\\in\s*\\mathbb\{{R\}}\s*)?(?:\||:|{TEXT_OPEN}\s*such that\s*{TEXT_CLOSE})\s*(.+){SET_CLOSE}"
@@ -26,9 +25,8 @@ WITHOUT = re.compile(
     rf"(?:[A-Za-z]\s*\\in\s*)?(?:\\mathbb\{{R\}}|\(\s*-\\infty\s*,\s*\\infty\s*\))\s*(?:\\setminus|-|/)\s*{SET_OPEN}(.+){SET_CLOSE}"
 )
 EXCEPT = re.compile(
-    rf"{TEXT_OPEN}?\s*all real(?:s| numbers)(?: [a-z])? (?:except|but|other than)(?: for)?\s*{TEXT_CLOSE}?\s*([^{TEXT_CLOSE}]+)"
+    rf"(?i){TEXT_OPEN}?\s*all real(?:s| numbers)(?: [a-z])? (?:except|but|other than)(?: for)?\s*{TEXT_CLOSE}?\s*([^{TEXT_CLOSE}]+)"
     rf"{TEXT_CLOSE}?",
-    re.I,
 )
 OUTSIDE = re.compile(r"(?:[A-Za-z]\s*\\in\s*)?\\mathbb\{R\}\s*(?:\\setminus|-)\s*([(\[])([^,]+),([^,]+)([)\]])")
 EITHER = re.compile(r"(?<![A-Za-z\\])or(?![A-Za-z])|\\cup(?![A-Za-z])")
@@ -43,37 +41,37 @@ Ends = tuple[str, str, str, str]  # bracket, from, to, bracket
 BELOW, ABOVE = ("(", r"-\infty"), (r"\infty", ")")
 
 
-def as_intervals(text: str) -> str | None:
+def interval_notation(text: str) -> str | None:
     """The same set as intervals; None for what is no such set."""
     text = text.strip()
     if ALL.fullmatch(text):
-        return write([(*BELOW, *ABOVE)])
+        return union_text([(*BELOW, *ABOVE)])
     if found := BUILDER.fullmatch(text) or MEMBER.fullmatch(text):
         text = found[2].strip()
     if found := WITHOUT.fullmatch(text) or EXCEPT.fullmatch(text):
-        return write(punctured([part.strip() for part in BOTH.split(found[1])]))
+        return union_text(punctured_line([part.strip() for part in BOTH.split(found[1])]))
     if found := OUTSIDE.fullmatch(text):
         end, start = (")" if found[1] == "[" else "]"), ("(" if found[4] == "]" else "[")
-        return write([(*BELOW, found[2], end), (start, found[3], *ABOVE)])
+        return union_text([(*BELOW, found[2], end), (start, found[3], *ABOVE)])
     if not (LESS.search(text) or r"\ne" in text or "|" in text):
         return None
     pieces: list[Ends] = []
     parts = EITHER.split(text)
     for part in parts[: MAX_PARTS + 1]:
-        found_here = conjunction(part.strip())
+        found_here = conjunction_pieces(part.strip())
         if found_here is None:
             return None
         pieces += found_here
-    return write(pieces) if len(parts) <= MAX_PARTS else None
+    return union_text(pieces) if len(parts) <= MAX_PARTS else None
 
 
-def write(pieces: list[Ends] | None) -> str | None:
+def union_text(pieces: list[Ends] | None) -> str | None:
     if not pieces:
         return None
     return r" \cup ".join(f"{left}{low}, {high}{right}" for left, low, high, right in pieces)
 
 
-def conjunction(text: str) -> list[Ends] | None:
+def conjunction_pieces(text: str) -> list[Ends] | None:
     """`x > 1 and x < 3`: the two ends of one interval; `x \\ne 1, x \\ne 3`: the line without points."""
     parts = [part.strip() for part in BOTH.split(text) if part.strip()]
     if not parts or len(parts) > MAX_PARTS:
@@ -83,8 +81,8 @@ def conjunction(text: str) -> list[Ends] | None:
         for part in parts[1:]:
             again = NOT_EQUAL.fullmatch(part)
             points.append(again[2] if again else part)
-        return punctured(points)
-    read = [relation(part) for part in parts]
+        return punctured_line(points)
+    read = [inequality_pieces(part) for part in parts]
     if len(read) == 1:
         return read[0]
     if len(read) != 2 or any(piece is None or len(piece) != 1 for piece in read):
@@ -94,15 +92,15 @@ def conjunction(text: str) -> list[Ends] | None:
         one, other = other, one
     if one[2] != ABOVE[0] or other[1] != BELOW[1]:
         return None
-    low, high = number(one[1]), number(other[2])
+    low, high = rational_value(one[1]), rational_value(other[2])
     if "," in text and low is not None and high is not None and low >= high:  # a comma says or where nothing is both
         return [other, one]
     return [(one[0], one[1], other[2], other[3])]
 
 
-def punctured(points: list[str]) -> list[Ends] | None:
+def punctured_line(points: list[str]) -> list[Ends] | None:
     """The real line without some points."""
-    values = [number(point) for point in points]
+    values = [rational_value(point) for point in points]
     if len(points) > 1 and any(value is None for value in values):
         return None
     if len(points) == 1 and not CONSTANT.fullmatch(points[0]):
@@ -113,7 +111,7 @@ def punctured(points: list[str]) -> list[Ends] | None:
     return [("(", low, high, ")") for low, high in pairwise(ends)]
 
 
-def relation(text: str) -> list[Ends] | None:
+def inequality_pieces(text: str) -> list[Ends] | None:
     """`1 < x <= 2` is (1,2]; `x > 3` is (3,∞); `|x| > 3` is two."""
     sides, signs = [side.strip() for side in LESS.split(text)], LESS.findall(text)
     if not 1 <= len(signs) <= 2 or not all(sides) or len({sign[0] for sign in signs}) > 1:
@@ -125,9 +123,9 @@ def relation(text: str) -> list[Ends] | None:
         if not FUNCTION.fullmatch(sides[1]):
             return None
         return [("[" if closed[0] else "(", sides[0], sides[2], "]" if closed[1] else ")")]
-    if ABSOLUTE.fullmatch(sides[0]) and number(sides[1]) is not None:
+    if ABSOLUTE.fullmatch(sides[0]) and rational_value(sides[1]) is not None:
         return [("[" if closed[0] else "(", f"-{sides[1]}", sides[1], "]" if closed[0] else ")")]
-    if ABSOLUTE.fullmatch(sides[1]) and number(sides[0]) is not None:
+    if ABSOLUTE.fullmatch(sides[1]) and rational_value(sides[0]) is not None:
         end, start = ("]", "[") if closed[0] else (")", "(")
         return [(*BELOW, f"-{sides[0]}", end), (start, sides[0], *ABOVE)]
     if FUNCTION.fullmatch(sides[0]) and CONSTANT.fullmatch(sides[1]):

@@ -19,7 +19,7 @@ CALCULATOR = re.compile(r"<<[^<>\n]{1,100}>>")
 LABELS = re.compile(r"(?:答案|答)\s*(?:是|为)?\s*[:：]?|(?<![A-Za-z])(?:réponse|respuesta|antwort|ответ)\s*[:：]", re.I)
 
 
-def unmarked(text: str) -> str:
+def strip_markup(text: str) -> str:
     text = STRUCK.sub(" ", text)
     text = TAG.sub("", text).replace("&nbsp;", " ").replace("：", ":")
     text = ARROW.sub("→", text)

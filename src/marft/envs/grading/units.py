@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from marft.envs.grading.denial import REFUSED
-from marft.envs.grading.latex import TEXT_CLOSE, TEXT_OPEN
-from marft.envs.grading.numerals import SCALE
+from marft.envs.grading.latex_normalization import TEXT_CLOSE, TEXT_OPEN
+from marft.envs.grading.number_words import SCALE
+from marft.envs.grading.retraction import REFUSED
 
 KNOWN = {
     "cm": "cm cms centimeter centimeters centimetre centimetres",
@@ -109,12 +109,11 @@ LETTERS = "(?:[b-fi-ln-rt-zKMBG]|a$)"  # a variable, or K and M for thousands an
 CHANGED = re.compile(rf"(?:.*\b{ANOTHER_VALUE})?\s*(?:(?:(?i:squared|cubed)|{LETTERS})\b)?", re.DOTALL)
 # A lone word that says what is done to a number or thought of it, and names nothing that is counted.
 VERBAL = re.compile(
-    r"(?!(?:qed|indeed|needed|required|used|left|red|bed|seed|weed|sled|colou?red|sold|added|speed|total(?:ed)?|remaining|earned|saved"
+    r"(?i)(?!(?:qed|indeed|needed|required|used|left|red|bed|seed|weed|sled|colou?red|sold|added|speed|total(?:ed)?|remaining|earned|saved"
     r"|spent|traveled|travelled|walked|read|eaten|baked|picked|planted|collected|only|exactly|precisely|altogether|daily"
     r"|weekly|monthly|yearly|hourly|family|monopoly|ring|king|string|wing|building|painting|drawing|evening|morning|meeting"
     r"|reading|serving|shilling|sibling|duckling|crossing|missing|standing|spring|sing|filling|sting|swing)$)"
     r"[a-z]+(?:ed|ly|ing|able|ible|ish|wise|less)$",
-    re.I,
 )
 AT_ONCE = re.compile(
     rf"\s*-?\s*(?:{MULTIPLE}|(?i:(?:less|more|fewer|greater|other|higher|lower)\s+than|plus|minus|times(?!\s+(?:a|per|as|more)|[\s.$]*$)"
@@ -124,7 +123,7 @@ AT_ONCE = re.compile(
 )
 
 
-def changed_behind(rest: str) -> bool:
+def is_changed_by(rest: str) -> bool:
     """Whether prose behind a number makes it another value: `5 lakh`, `5 less than six`, `5 doubled.`"""
     if AT_ONCE.match(rest):
         return True
@@ -149,7 +148,7 @@ def split_unit(text: str, is_number: bool = False) -> tuple[str, str]:
     if found := SIGN.search(text):
         return text[: found.start()].strip(), NAMES[found[1]]
     if (found := IN_TEXT.search(text)) and text[: found.start()].strip():
-        return behind_text(text, found)
+        return split_text_unit(text, found)
     found = BEHIND_NUMBER.search(text)
     if found is None or not text[: found.start()].strip():
         return text, ""
@@ -157,19 +156,19 @@ def split_unit(text: str, is_number: bool = False) -> tuple[str, str]:
     separate = text[: found.start(1)].endswith((" ", "-"))
     long_word = (len(found[1].split()[0].strip(".")) > 2 or PART_OF.match(found[1]) is not None) and separate
     if (is_number and (long_word or (name and separate))) or (name and name.split("^")[0] not in SHORT):
-        return cut(text, found, name)
+        return cut_unit(text, found, name)
     return text, ""
 
 
-def behind_text(text: str, found: re.Match[str]) -> tuple[str, str]:
+def split_text_unit(text: str, found: re.Match[str]) -> tuple[str, str]:
     r"""Words in \text behind a value; behind other words, or a bare name, they are no unit unless they are a known one."""
     name, before = unit_name(found[1], found[2]), text[: found.start()]
     if not name and (TEXT_OPEN in before or not re.search(r"\d|\\(?:pi|sqrt|frac)", before)):
         return text, ""
-    return cut(text, found, name)
+    return cut_unit(text, found, name)
 
 
-def cut(text: str, found: re.Match[str], name: str) -> tuple[str, str]:
+def cut_unit(text: str, found: re.Match[str], name: str) -> tuple[str, str]:
     """The text before a unit; words that make it another value stay with it."""
     if VERBAL.match(found[1].strip()):
         return text, name
@@ -196,7 +195,7 @@ def unit_name(words: str, power: str | None) -> str:
     return f"{found}^{power}" if found and power else found
 
 
-def converted(one: str, other: str) -> Fraction | None:
+def conversion_factor(one: str, other: str) -> Fraction | None:
     """How many of `other` one of `one` is; None where they do not convert."""
     (first, _, power), (second, _, same) = one.partition("^"), other.partition("^")
     for sizes in SIZES.values():
@@ -205,9 +204,9 @@ def converted(one: str, other: str) -> Fraction | None:
     return None
 
 
-def kind_of(unit: str) -> str:
+def dimension(unit: str) -> str:
     """What a unit measures: length, time, money …; squares and cubes of lengths are kinds of their own."""
     if "/" in unit:
-        return "speed" if kind_of(unit.partition("/")[0]) == "length" else unit
+        return "speed" if dimension(unit.partition("/")[0]) == "length" else unit
     name, _, power = unit.partition("^")
     return KINDS.get(name, name) + power

@@ -10,11 +10,11 @@ import re
 from collections import Counter
 from functools import lru_cache
 
-from marft.envs.grading.exact import DECIMAL, POWER, RATIO, SCIENTIFIC, SLASH, number
-from marft.envs.grading.expression import Tree, parsed
-from marft.envs.grading.latex import tight
-from marft.envs.grading.normal import MINUS_ONE, bare, subtrees
-from marft.envs.grading.shape import Leaf
+from marft.envs.grading.answer_structure import Leaf
+from marft.envs.grading.expression_parser import Tree, parse_expression
+from marft.envs.grading.latex_normalization import without_spaces
+from marft.envs.grading.rationals import DECIMAL, POWER, RATIO, SCIENTIFIC, SLASH, rational_value
+from marft.envs.grading.tree_normalization import MINUS_ONE, reduced_tree, subtrees
 
 FORMS = {
     form: re.compile(pattern, re.I)
@@ -48,49 +48,52 @@ MAX_ROOT = 10**9  # under a root, for its square factors to be looked for
 
 
 @lru_cache(maxsize=512)
-def asked(prompt: str) -> frozenset[str]:
+def requested_forms(prompt: str) -> frozenset[str]:
     return frozenset(form for form, pattern in FORMS.items() if pattern.search(prompt))
 
 
-def unfinished(said: Leaf, wanted_leaf: Leaf, prompt: str) -> bool:
+def is_unfinished(said: Leaf, wanted_leaf: Leaf, prompt: str) -> bool:
     """Whether an answer leaves undone what the task asks for and the gold has done."""
     answer, gold = said.text, wanted_leaf.text
-    if asked(prompt) & {"decimal", "fraction"} and said.unit == "percent" != wanted_leaf.unit:
+    if requested_forms(prompt) & {"decimal", "fraction"} and said.unit == "percent" != wanted_leaf.unit:
         return True
-    if number(answer) is not None and number(gold) is not None:
+    if rational_value(answer) is not None and rational_value(gold) is not None:
         return bool(number_faults(answer, prompt) - number_faults(gold, prompt)) or (
-            wanted_leaf.unit != "percent" and uncomputed(answer, gold)
+            wanted_leaf.unit != "percent" and is_uncomputed_quotient(answer, gold)
         )
-    forms = asked(prompt)
-    done, wanted = parsed(answer), parsed(gold)
+    forms = requested_forms(prompt)
+    done, wanted = parse_expression(answer), parse_expression(gold)
     if not prompt or done is None or wanted is None:
         return False
-    done, wanted = bare(done), bare(wanted)
+    done, wanted = reduced_tree(done), reduced_tree(wanted)
     watched = {"function of a number"}.union(*(TREE_FAULTS[form] for form in forms & TREE_FAULTS.keys()))
-    if "factor" in forms and factors(done) < factors(wanted):
+    if "factor" in forms and factor_count(done) < factor_count(wanted):
         return True
     return bool((tree_faults(done) - tree_faults(wanted)) & watched)
 
 
-def uncomputed(answer: str, gold: str) -> bool:
+def is_uncomputed_quotient(answer: str, gold: str) -> bool:
     """A quotient where the gold is a whole number: 36/2 is not yet 18."""
     return (
-        bool(DECIMAL.fullmatch(tight(gold))) and "." not in gold and is_quotient(answer) and not OVER_ONE.search(answer)
+        bool(DECIMAL.fullmatch(without_spaces(gold)))
+        and "." not in gold
+        and is_quotient(answer)
+        and not OVER_ONE.search(answer)
     )
 
 
 def is_quotient(text: str) -> bool:
-    found = RATIO.fullmatch(tight(text))
-    return bool(found and not found[2]) or SLASH.fullmatch(tight(text)) is not None
+    found = RATIO.fullmatch(without_spaces(text))
+    return bool(found and not found[2]) or SLASH.fullmatch(without_spaces(text)) is not None
 
 
 def number_faults(text: str, prompt: str) -> set[str]:
     """What a written number is not, of the forms that are asked for."""
-    forms, value, text = asked(prompt), number(text), tight(text)
+    forms, value, text = requested_forms(prompt), rational_value(text), without_spaces(text)
     ratio, slash = RATIO.fullmatch(text), SLASH.fullmatch(text)
     mixed = ratio is not None and bool(ratio[2])
     found = set()
-    if forms & {"fraction", "simplify", "compute"} and is_quotient(text) and not reduced(ratio, slash):
+    if forms & {"fraction", "simplify", "compute"} and is_quotient(text) and not is_reduced(ratio, slash):
         found.add("not reduced")
     if forms & {"simplify", "compute", "expand", "decimal"} and POWER.fullmatch(text):
         found.add("power")
@@ -102,23 +105,23 @@ def number_faults(text: str, prompt: str) -> set[str]:
         found.add("mixed")
     if "scientific" in forms and not SCIENTIFIC.fullmatch(text):
         found.add("not scientific")
-    if forms & CONVERSIONS and stands_alone(text, prompt):
+    if forms & CONVERSIONS and is_given_decimal(text, prompt):
         found.add("as it was given")
     return found
 
 
-def reduced(ratio: re.Match[str] | None, slash: re.Match[str] | None) -> bool:
+def is_reduced(ratio: re.Match[str] | None, slash: re.Match[str] | None) -> bool:
     top, bottom = ratio.group(3, 4) if ratio else slash.group(1, 2) if slash else ("", "")
     if not INTEGER.fullmatch(top) or not INTEGER.fullmatch(bottom):
         return False
     return math.gcd(int(top), int(bottom)) == 1
 
 
-def stands_alone(text: str, prompt: str) -> bool:
+def is_given_decimal(text: str, prompt: str) -> bool:
     """Whether a decimal stands in the prompt."""
     if not DECIMAL.fullmatch(text) or "." not in text:
         return False
-    return any(number(found[0]) == number(text) for found in GIVEN.finditer(prompt))
+    return any(rational_value(found[0]) == rational_value(text) for found in GIVEN.finditer(prompt))
 
 
 # --- trees ------------------------------------------------------------------------------------------------------------
@@ -135,35 +138,35 @@ def tree_faults(tree: Tree) -> set[str]:
                 found |= product_faults(part[1:])
             case "^":
                 found |= power_faults(part[1], part[2])
-            case "call" | "!" | r"\binom" if not any(is_name(leaf) for leaf in subtrees(part)):
+            case "call" | "!" | r"\binom" if not any(is_variable(leaf) for leaf in subtrees(part)):
                 found.add("function of a number")
     return found
 
 
-def is_name(tree: Tree) -> bool:
+def is_variable(tree: Tree) -> bool:
     return isinstance(tree, str) and re.fullmatch(r"[A-Za-z]'*|\\(?!pi|sin|cos|tan|binom|log|ln)\w+", tree) is not None
 
 
 def sum_faults(terms: tuple[Tree, ...]) -> set[str]:
     found = set()
-    kinds = Counter(tuple(sorted(map(repr, symbols(term)))) for term in terms)
+    kinds = Counter(tuple(sorted(map(repr, irrational_factors(term)))) for term in terms)
     if kinds[()] > 1:
         found.add("sum of numbers")
     if any(count > 1 for kind, count in kinds.items() if kind):
         found.add("like terms")
-    numbers = [coefficient(term) for term in terms]
+    numbers = [integer_coefficient(term) for term in terms]
     if all(numbers) and math.gcd(*numbers) > 1:
         found.add("content")
     return found
 
 
-def symbols(term: Tree) -> list[Tree]:
+def irrational_factors(term: Tree) -> list[Tree]:
     """The factors of a term that are no rational number."""
     parts = term[1:] if term[0] == "*" else (term,)
     return [part for part in parts if not is_rational(part)]
 
 
-def coefficient(term: Tree) -> int:
+def integer_coefficient(term: Tree) -> int:
     """The whole-number factor of a term; 0 where it has a denominator."""
     value = 1
     for part in term[1:] if term[0] == "*" else (term,):
@@ -214,12 +217,12 @@ def power_faults(base: Tree, exponent: Tree) -> set[str]:
         found.add("power of a sum")
     if exponent == MINUS_ONE and any(is_root(part) for part in subtrees(base)):
         found.add("root below")
-    if is_root(("^", base, exponent)) and not squarefree(base, exponent[1]):
+    if is_root(("^", base, exponent)) and not is_power_free(base, exponent[1]):
         found.add("square in a root")
     return found
 
 
-def squarefree(base: Tree, index: Tree) -> bool:
+def is_power_free(base: Tree, index: Tree) -> bool:
     if not (isinstance(base, str) and INTEGER.fullmatch(base) and isinstance(index, str) and INTEGER.fullmatch(index)):
         return not is_rational(base)
     value, power = int(base), int(index)
@@ -228,10 +231,10 @@ def squarefree(base: Tree, index: Tree) -> bool:
     return value > 1 and all(value % n**power for n in range(2, int(value ** (1 / power)) + 2))
 
 
-def factors(tree: Tree) -> int:
+def factor_count(tree: Tree) -> int:
     """How many factors a product has, powers counted."""
     if tree[0] == "*":
-        return sum(factors(part) for part in tree[1:] if part != MINUS_ONE)
+        return sum(factor_count(part) for part in tree[1:] if part != MINUS_ONE)
     if tree[0] == "^" and isinstance(tree[2], str) and INTEGER.fullmatch(tree[2]):
-        return min(abs(int(tree[2])), 100) * factors(tree[1])
+        return min(abs(int(tree[2])), 100) * factor_count(tree[1])
     return 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from marft.envs.grading.clock import numeric
+from marft.envs.grading.times_of_day import times_in_digits
 
 SET_OPEN, SET_CLOSE = "⦃", "⦄"  # \{ and \}, told apart from the braces that group
 TEXT_OPEN, TEXT_CLOSE = "⟪", "⟫"  # around what stood in \text{…}
@@ -142,24 +142,24 @@ PRODUCT = re.compile(r"\s*(?:\\cdot(?![A-Za-z])\s*)+")
 UNSAID = re.compile(r"(?<=[\w)}\]'!])·(?=[A-Za-z({|\\])(?!(?<=\d·)\\frac)")  # 2·x is 2x; 2·3 is not 23, 2·⅓ not 2⅓
 
 
-def clean(text: str) -> str:
+def normalize_latex(text: str) -> str:
     """An answer in our one spelling, spaces kept where they may matter."""
-    text = MONEY.sub(r"\1\2\\text{ dollars}\3", numeric(text))
+    text = MONEY.sub(r"\1\2\\text{ dollars}\3", times_in_digits(text))
     text = ABOUT.sub(" ", IS_ABOUT.sub(r"\1=", text))  # what is exact stands before the ≈
-    return brace_arguments(respell(text)).strip().rstrip(DANGLING).lstrip(" :=").strip()
+    return brace_arguments(apply_spellings(text)).strip().rstrip(DANGLING).lstrip(" :=").strip()
 
 
-def respell(text: str) -> str:
+def apply_spellings(text: str) -> str:
     text = RAISED.sub(lambda run: f"^{{{run[0].translate(SUPERSCRIPTS)}}}", text)
     text = LOWERED.sub(lambda run: f"_{{{run[0].translate(SUBSCRIPTS)}}}", text)
-    text = over(text.translate(UNICODE_TABLE))
+    text = replace_over(text.translate(UNICODE_TABLE))
     text = text.replace(r"\\", ROW) if r"\begin" in text else DOUBLED.sub("", text)
     for pattern, replacement in SPELLINGS:
         text = pattern.sub(replacement, text)
     return text
 
 
-def over(text: str) -> str:
+def replace_over(text: str) -> str:
     r"""`{3\over4}` → `\frac{3}{4}`; only the first few, as nobody writes many."""
     for _ in range(4):
         found = OVER.search(text)
@@ -170,7 +170,7 @@ def over(text: str) -> str:
         while start > 0 and not (depth == 0 and text[start - 1] == "{"):
             depth += (text[start - 1] == "}") - (text[start - 1] == "{")
             start -= 1
-        close = closing(text, start - 1) if start else len(text)
+        close = closing_brace(text, start - 1) if start else len(text)
         if close is None or close < end:
             break
         fraction = rf"\frac{{{text[start : found.start()]}}}{{{text[end:close]}}}"
@@ -190,7 +190,7 @@ def brace_arguments(text: str) -> str:
                 at += 1
             token = TOKEN.match(text, at)
             if token is None or token[0] == "[":  # already in braces, or a root's index
-                end = closing(text, at)
+                end = closing_brace(text, at)
                 if end is None:
                     break
                 inside = text[at + 1 : end]
@@ -202,7 +202,7 @@ def brace_arguments(text: str) -> str:
     return "".join(pieces) + text[at:]
 
 
-def closing(text: str, at: int) -> int | None:
+def closing_brace(text: str, at: int) -> int | None:
     """Where the brace that opens at `at` closes."""
     if not text.startswith("{", at):
         return None
@@ -216,12 +216,12 @@ def closing(text: str, at: int) -> int | None:
     return None
 
 
-def key(text: str) -> str:
+def comparison_key(text: str) -> str:
     """Cleaned text for comparison letter by letter."""
     text = re.sub(rf"[{TEXT_OPEN}{TEXT_CLOSE}]|\{{\}}", "", text)
-    return tight(UNSAID.sub("", PRODUCT.sub("·", text)))
+    return without_spaces(UNSAID.sub("", PRODUCT.sub("·", text)))
 
 
-def tight(text: str) -> str:
+def without_spaces(text: str) -> str:
     """Without spaces, but for those between digits: `1 2` is not 12."""
     return SPACE.sub("", text)

@@ -6,7 +6,7 @@ import json
 import threading
 import time
 
-from marft.envs.grading.worker import WALL_S
+from marft.envs.grading.algebra_worker import WALL_S
 from marft.envs.processes import ChildProcess, at_exit_and_fork
 from marft.types import MarftError
 
@@ -14,11 +14,11 @@ START_S = 120.0  # to import sympy, on a machine that is busy
 GRACE_S = 2.0  # the helper keeps the limit itself; past this it is replaced
 
 
-class Helper:
+class AlgebraWorker:
     """A running grading helper and the pipes to it."""
 
     def __init__(self) -> None:
-        self.process = ChildProcess("marft.envs.grading.worker", quiet=True)
+        self.process = ChildProcess("marft.envs.grading.algebra_worker", quiet=True)
         self.lines = self.process.lines()
         started = self.line(START_S)
         if started != "ready":
@@ -46,19 +46,19 @@ class Helper:
             pipe.close()
 
 
-class Client:
+class AlgebraClient:
     """The helper of this process. Calls from several threads wait for each other."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.helper: Helper | None = None
+        self.helper: AlgebraWorker | None = None
 
     def equal(self, gold: str, answer: str) -> bool:
         """Whether algebra finds two answers equal; what it cannot decide within its limits is not equal."""
         with self.lock:
             for _ in range(2):  # a helper that was killed from outside is replaced once
                 if self.helper is None:
-                    self.helper = Helper()
+                    self.helper = AlgebraWorker()
                 started = time.monotonic()
                 reply = self.helper.ask(gold, answer)
                 if reply:
@@ -82,5 +82,5 @@ class Client:
             self.helper = None
 
 
-CLIENT = Client()
+CLIENT = AlgebraClient()
 at_exit_and_fork(stop=CLIENT.stop, forget=CLIENT.after_fork)

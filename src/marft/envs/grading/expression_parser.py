@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from marft.envs.grading.latex import SET_CLOSE, SET_OPEN, TEXT_CLOSE, TEXT_OPEN
+from marft.envs.grading.latex_normalization import SET_CLOSE, SET_OPEN, TEXT_CLOSE, TEXT_OPEN
 
 Tree = str | tuple["Tree", ...]  # a number or a name, or an operation and what it is done to
 
 MAX_TOKENS = 400
 MAX_DEPTH = 40
 TOKEN = re.compile(
-    rf"\\begin\{{(\w+)\}}.*?\\end\{{\1\}}|{TEXT_OPEN}[^{TEXT_CLOSE}]*{TEXT_CLOSE}|\\[A-Za-z]+|\d+(?:\.\d+)?|\.\d+"
+    rf"(?s)\\begin\{{(\w+)\}}.*?\\end\{{\1\}}|{TEXT_OPEN}[^{TEXT_CLOSE}]*{TEXT_CLOSE}|\\[A-Za-z]+|\d+(?:\.\d+)?|\.\d+"
     r"|<=|>=|[A-Za-z]'*|\S",
-    re.S,
 )
 RELATIONS = {"=": "=", "<": "<", ">": ">", "<=": "<=", ">=": ">=", r"\ne": "!=", r"\equiv": "=="}
 TIMES, DIVIDED = (r"\cdot", "·"), ("/", ":")
@@ -23,17 +22,17 @@ FUNCTIONS = {rf"\{name}" for name in ("arcsin", "arccos", "arctan", "log", "ln",
 FUNCTIONS |= {rf"\{name}" for name in ("sin", "cos", "tan", "cot", "sec", "csc")}
 
 
-class Unreadable(Exception):
+class NotAnExpression(Exception):
     """No formula that this grammar knows."""
 
 
-class Reader:
+class ExpressionParser:
     """Recursive descent over tokens: lists, relations, sums, products, powers."""
 
     def __init__(self, text: str) -> None:
         self.tokens = [found[0] for found in TOKEN.finditer(text)][: MAX_TOKENS + 1]
         if len(self.tokens) > MAX_TOKENS:
-            raise Unreadable
+            raise NotAnExpression
         self.at = 0
         self.depth = 0
 
@@ -44,14 +43,14 @@ class Reader:
     def take(self) -> str:
         token = self.next
         if not token:
-            raise Unreadable
+            raise NotAnExpression
         self.at += 1
         return token
 
     def whole(self) -> Tree:
         tree = self.listing("")
         if self.next:
-            raise Unreadable
+            raise NotAnExpression
         return tree
 
     def listing(self, end: str) -> Tree:
@@ -129,7 +128,7 @@ class Reader:
     def base(self) -> Tree:
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise Unreadable
+            raise NotAnExpression
         tree = self.operand()
         self.depth -= 1
         return tree
@@ -140,14 +139,14 @@ class Reader:
             inside = self.listing(CLOSES[token])
             closing = self.take()
             if closing not in (")", "]", "}", SET_CLOSE):
-                raise Unreadable
+                raise NotAnExpression
             plain = token + closing in ("()", "[]", "{}")
             is_list = isinstance(inside, tuple) and inside[0] == ","
             return inside if token == "{" else ("()", inside) if plain and not is_list else (token + closing, inside)
         if token == "|":
             inside = self.listing("|")
             if self.take() != "|":
-                raise Unreadable
+                raise NotAnExpression
             return ("abs", inside)
         if token == r"\frac":
             top = self.base()
@@ -162,8 +161,8 @@ class Reader:
         if token in FUNCTIONS:
             return self.call(token)
         if not re.fullmatch(r"\\\w+|[\d.]+|[A-Za-z]'*|⟪.*⟫|\\begin.*|∞|\d", token, re.S):
-            raise Unreadable
-        return spelled_number(token)
+            raise NotAnExpression
+        return normalized_token(token)
 
     def call(self, name: str) -> Tree:
         extra: list[Tree] = []
@@ -176,12 +175,12 @@ class Reader:
             while self.next and re.fullmatch(r"[\d.]+|[A-Za-z]'*|\\(?:frac|sqrt|pi|theta|alpha|beta)", self.next):
                 arguments.append(self.power(""))
         if not arguments:
-            raise Unreadable
+            raise NotAnExpression
         inner: Tree = ("*", *arguments) if len(arguments) > 1 else arguments[0]
         return ("call", name, *extra, inner)
 
 
-def spelled_number(token: str) -> Tree:
+def normalized_token(token: str) -> Tree:
     if not re.fullmatch(r"\d+(?:\.\d+)?|\.\d+", token):
         return re.sub(r"\s+", "", token)
     whole, _, decimals = token.partition(".")
@@ -190,9 +189,9 @@ def spelled_number(token: str) -> Tree:
 
 
 @lru_cache(maxsize=4096)
-def parsed(text: str) -> Tree | None:
+def parse_expression(text: str) -> Tree | None:
     """The tree of a cleaned formula as it stands, None for what is none."""
     try:
-        return Reader(text).whole()
-    except (Unreadable, RecursionError):
+        return ExpressionParser(text).whole()
+    except (NotAnExpression, RecursionError):
         return None

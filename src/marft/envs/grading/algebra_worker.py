@@ -1,6 +1,6 @@
 """The grading helper, a process of its own: reads pairs of answers, decides each in a fork under hard limits.
 
-Run as `python -m marft.envs.grading.worker`. It ends when its input does or its parent is gone. A comparison that takes
+Run as `python -m marft.envs.grading.algebra_worker`. It ends when its input does or its parent is gone. A comparison that takes
 too long, too much memory or crashes costs its fork and nothing else; the next fork is as warm as the last.
 """
 
@@ -15,10 +15,10 @@ import select
 import signal
 import sys
 
-from marft.envs.grading.algebra import equal_values, load
-from marft.envs.grading.latex import clean
-from marft.envs.grading.matching import same
-from marft.envs.grading.shape import read
+from marft.envs.grading.algebra import equal_by_algebra, load_math_verify
+from marft.envs.grading.answer_structure import parse_structure
+from marft.envs.grading.comparison import structures_equal
+from marft.envs.grading.latex_normalization import normalize_latex
 from marft.envs.processes import claim_stdout
 
 WALL_S = 2.0
@@ -28,21 +28,26 @@ STACK_DEPTH = 5_000
 PARENT_CHECK_S = 5.0
 
 
-def compare(gold: str, answer: str) -> bool:
-    return same(read(clean(gold)), read(clean(answer)), equal_values) is True
+def equal_answers(gold: str, answer: str) -> bool:
+    return (
+        structures_equal(
+            parse_structure(normalize_latex(gold)), parse_structure(normalize_latex(answer)), equal_by_algebra
+        )
+        is True
+    )
 
 
-def decide(gold: str, answer: str) -> str:
+def decide_in_fork(gold: str, answer: str) -> str:
     """`1` equal, `0` not, `t` not decided within the limits."""
     if not hasattr(os, "fork"):
-        return in_this_process(gold, answer)
+        return decide_here(gold, answer)
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         verdict = b"0"
         try:
-            limit()
-            verdict = b"1" if compare(gold, answer) else b"0"
+            limit_resources()
+            verdict = b"1" if equal_answers(gold, answer) else b"0"
         except BaseException:  # whatever algebra does on hostile input, it is no match
             verdict = b"0"
         finally:
@@ -59,15 +64,15 @@ def decide(gold: str, answer: str) -> str:
     return verdict.decode() or "t"
 
 
-def in_this_process(gold: str, answer: str) -> str:
+def decide_here(gold: str, answer: str) -> str:
     """For systems without fork: whoever asks replaces this helper when it is late."""
     try:
-        return "1" if compare(gold, answer) else "0"
+        return "1" if equal_answers(gold, answer) else "0"
     except Exception:  # as above
         return "0"
 
 
-def limit() -> None:
+def limit_resources() -> None:
     """The kernel ends this process by itself should the helper be gone before."""
     import resource  # not on Windows
 
@@ -75,12 +80,12 @@ def limit() -> None:
     signal.setitimer(signal.ITIMER_REAL, WALL_S + 1)
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if (held := address_space()) is not None:
+    if (held := held_address_space()) is not None:
         resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY,) * 2)
     sys.setrecursionlimit(STACK_DEPTH)
 
 
-def address_space() -> int | None:
+def held_address_space() -> int | None:
     """Bytes that are held already. Where that is unknown memory is not limited: a limit below it would fail everything."""
     import resource
 
@@ -91,7 +96,7 @@ def address_space() -> int | None:
         return None
 
 
-def serve(replies: int) -> None:
+def serve_requests(replies: int) -> None:
     parent = os.getppid()
     waiting = b""
     while True:
@@ -107,7 +112,7 @@ def serve(replies: int) -> None:
         while b"\n" in waiting:
             line, _, waiting = waiting.partition(b"\n")
             request = json.loads(line)
-            os.write(replies, f"{decide(request['gold'], request['answer'])}\n".encode())
+            os.write(replies, f"{decide_in_fork(request['gold'], request['answer'])}\n".encode())
 
 
 def main() -> None:
@@ -115,13 +120,13 @@ def main() -> None:
     replies = claim_stdout()
     logging.disable(logging.CRITICAL)
     try:
-        load()
+        load_math_verify()
     except ImportError as error:
         os.write(replies, f"cannot load math-verify: {re.sub(chr(10), ' ', str(error))}\n".encode())
         return
     gc.freeze()  # forks share memory for as long as nobody touches it
     os.write(replies, b"ready\n")
-    serve(replies)
+    serve_requests(replies)
 
 
 if __name__ == "__main__":
