@@ -18,6 +18,7 @@ MAX_ITEMS = 64
 MAX_SIGNS = 3  # of ± in one value
 
 OPENING, CLOSING = f"([{{{SET_OPEN}", f")]}}{SET_CLOSE}"
+INTERVALS = ("()", "[]", "(]", "[)")
 SEPARATOR = re.compile(r"[,;]\s*(?:(?:and|or)(?![A-Za-z]))?|(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])")
 EITHER = re.compile(r"(?<![\\A-Za-z])or(?![A-Za-z])")
 UNION = re.compile(r"\\cup(?![A-Za-z])")
@@ -75,109 +76,89 @@ def parse_structure(text: str, depth: int = 0) -> Structure:
     text = text.strip().removeprefix("+").strip()
     if depth > MAX_DEPTH:
         return Leaf(text=text)
-    while is_enclosed(text, "{", "}"):
+    while brackets_around(text) == "{}":
         text = text[1:-1].strip()
     text = BASED.sub(lambda found: f"{found[1]}_{{{BASES.get(found[2], found[2])}}}", text)
-    if (intervals := interval_notation(text)) is not None:
-        text = intervals
+    text = interval_notation(text) or text
     text = POINT.sub("", MEMBER.sub("", text)).strip()
     if text.startswith(TEXT_OPEN) and text.find(TEXT_CLOSE) == len(text) - 1:
         inside = parse_structure(text[1:-1], depth + 1)
         return replace(inside, words=True) if isinstance(inside, Leaf) else inside
     if found := MATRIX.fullmatch(text) or FRAMED.fullmatch(text):
-        return parse_matrix(found[2], depth)
-    if (
-        r"\infty" in text
-        and len(parts := split_outside_brackets(text, EITHER)) > 1
-        and all(is_bracketed(part) for part in parts)
-    ):
+        rows = [row.split("&") for row in found[2].split(ROW) if row.strip()]
+        if not rows or len({len(row) for row in rows}) > 1:
+            return Leaf(text="")
+        return make_compound(f"matrix {len(rows)}×{len(rows[0])}", [cell for row in rows for cell in row], depth)
+    parts = split_outside_brackets(text, EITHER)
+    if r"\infty" not in text or not all(brackets_around(part.strip()) in INTERVALS for part in parts):
+        parts = [text]
+    if len(parts) > 1 or len(parts := split_outside_brackets(text, UNION)) > 1:
         return make_compound("union", parts, depth)
-    if len(parts := split_outside_brackets(text, UNION)) > 1:
-        return make_compound("union", parts, depth)
-    for opening, closing in product(f"([{SET_OPEN}", f")]{SET_CLOSE}"):
-        if is_enclosed(text, opening, closing):
-            inside_text = text[1:-1]
-            if len(parts := split_outside_brackets(inside_text, SEPARATOR)) > 1:
-                return make_compound("list" if opening == SET_OPEN else opening + closing, parts, depth)
-            if opening + closing in ("()", "[]", SET_OPEN + SET_CLOSE) and inside_text.strip():
-                return parse_structure(inside_text, depth + 1)
+    brackets = brackets_around(text)
+    if brackets and not {"{", "}"} & set(brackets):
+        if len(parts := split_outside_brackets(text[1:-1], SEPARATOR)) > 1:
+            return make_compound("list" if brackets[0] == SET_OPEN else brackets, parts, depth)
+        if brackets in ("()", "[]", SET_OPEN + SET_CLOSE) and text[1:-1].strip():
+            return parse_structure(text[1:-1], depth + 1)
     if value_of_words(text) is not None:  # one hundred and five is no list
         return Leaf(text=text)
     text = THOUSANDS.sub(lambda found: re.sub("[, ]", "", found[0]), leading_words_as_digits(text))
-    if (
-        (twice := TWICE.fullmatch(text))
-        and rational_value(twice[1]) is not None
-        and rational_value(twice[1]) in (rational_value(twice[2]), computed_value(twice[2]))
-    ):
-        text = twice[1]  # eighteen (18)
-    elif twice and is_one_quantity(both := (parse_leaf(twice[1]), parse_leaf(twice[2]))):
-        return Compound(kind="same", items=both)
+    if twice := TWICE.fullmatch(text):  # eighteen (18)
+        value, both = rational_value(twice[1]), (parse_leaf(twice[1]), parse_leaf(twice[2]))
+        if value is not None and value in (rational_value(twice[2]), computed_value(twice[2])):
+            text = twice[1]
+        elif is_one_quantity(both):
+            return Compound(kind="same", items=both)
     if len(parts := split_outside_brackets(text, SEPARATOR)) > 1 and not COUNTED.fullmatch(text):
         return make_compound("list", parts, depth)
     return parse_equation(text, depth)
 
 
 def make_compound(kind: str, parts: list[str], depth: int) -> Structure:
+    """Several values, lists in lists as one; a list that says one value twice is that value."""
     if len(parts) > MAX_ITEMS:
         return Leaf(text="")
     items = tuple(parse_structure(part, depth + 1) for part in parts)
-    if kind == "list":  # x = 1, ±2 is a list of three
-        items = tuple(i for item in items for i in (item.items if is_list(item) else (item,)))  # type: ignore[union-attr]
-        values = {rational_value(item.text) if isinstance(item, Leaf) else None for item in items}
-        texts = {comparison_key(item.text) for item in items if isinstance(item, Leaf)}
-        if len(values) == 1 and None not in values and len(texts) == len(items):  # 18, or eighteen
-            return items[0]
-        if is_one_quantity(items):
-            return Compound(kind="same", items=items)
-    return Compound(kind=kind, items=items)
+    if kind != "list":
+        return Compound(kind=kind, items=items)
+    flat: list[Structure] = []  # x = 1, ±2 is a list of three
+    for item in items:
+        flat += item.items if isinstance(item, Compound) and item.kind == "list" else [item]
+    values = {rational_value(item.text) if isinstance(item, Leaf) else None for item in flat}
+    texts = {comparison_key(item.text) for item in flat if isinstance(item, Leaf)}
+    if len(values) == 1 and None not in values and len(texts) == len(flat):  # 18, or eighteen
+        return flat[0]
+    return Compound(kind="same" if is_one_quantity(tuple(flat)) else "list", items=tuple(flat))
 
 
 def is_one_quantity(items: tuple[Structure, ...]) -> bool:
     """Whether two values are one in two units: `90 minutes, 1.5 hours`, `3/4, 75%`."""
-    if len(items) != 2:
+    pair = [(item.unit, rational_value(item.text)) for item in items if isinstance(item, Leaf)]
+    if len(items) != 2 or len(pair) != 2:
         return False
-    first, second = items
-    if not (isinstance(first, Leaf) and isinstance(second, Leaf)):
+    (unit, one), (other_unit, other) = pair
+    if one is None or other is None or unit == other_unit:
         return False
-    one, other = rational_value(first.text), rational_value(second.text)
-    if one is None or other is None or first.unit == second.unit:
-        return False
-    if "percent" in (first.unit, second.unit) and "" in (first.unit, second.unit):
-        return one / (100 if first.unit else 1) == other / (100 if second.unit else 1)
-    factor = conversion_factor(first.unit, second.unit)
+    if {unit, other_unit} == {"percent", ""}:
+        return one / (100 if unit else 1) == other / (100 if other_unit else 1)
+    factor = conversion_factor(unit, other_unit)
     return factor is not None and one * factor == other
 
 
-def is_bracketed(text: str) -> bool:
-    return any(is_enclosed(text.strip(), opening, closing) for opening, closing in product("([", ")]"))
-
-
-def is_list(shape: Structure) -> bool:
-    return isinstance(shape, Compound) and shape.kind == "list"
-
-
-def parse_matrix(inside: str, depth: int) -> Structure:
-    rows = [row.split("&") for row in inside.split(ROW) if row.strip()]
-    if not rows or len({len(row) for row in rows}) > 1:
-        return Leaf(text="")
-    return make_compound(f"matrix {len(rows)}×{len(rows[0])}", [cell for row in rows for cell in row], depth)
-
-
 def parse_equation(text: str, depth: int) -> Structure:
+    """A value with what stands left of `=`; steps in between are passed over, another equation is plain text."""
     name, value = "", text
     sides = [side.strip() for side in EQUALS.split(text)]
     if len(sides) > 1:
-        sides = [side[1:-1].strip() if is_enclosed(side, "{", "}") else side for side in sides]
+        sides = [side[1:-1].strip() if brackets_around(side) == "{}" else side for side in sides]
         name, value = sides[0], sides[-1]
-        if (
-            rational_value(name) is not None
-            and rational_value(value) is None
-            and computed_value(value) == rational_value(name)
-        ):
+        given = rational_value(name)
+        if given is not None and rational_value(value) is None and computed_value(value) == given:
             value = name  # 18 = 9·2
         if not all(is_step(side, value) for side in sides[1:-1]):
             return Leaf(text=text)
-        if len(sides) > 1 and is_constant(name) and rational_value(value) is None:
+        is_constant = STEP.fullmatch(name) and not re.search("[A-Za-z]", COMMAND.sub("", name))
+        if is_constant and computed_value(name) is None and rational_value(value) is None:
             name = ""  # \\sqrt{1+4} = \\sqrt{5}
         inside = parse_structure(value, depth + 1)
         if isinstance(inside, Compound):
@@ -189,18 +170,10 @@ def parse_equation(text: str, depth: int) -> Structure:
 
 def is_step(side: str, value: str) -> bool:
     r"""Whether a side may stand between a name and its value: `\sqrt{9+16}` in `d = \sqrt{9+16} = 5`; no other number."""
-    worked_out = computed_value(side)
-    if worked_out is not None:
-        return rational_value(value) in (rational_value(side), worked_out)
+    computed = computed_value(side)
+    if computed is not None:
+        return rational_value(value) in (rational_value(side), computed)
     return STEP.fullmatch(side) is not None and (rational_value(value) is None or "\\" in side)
-
-
-def is_constant(text: str) -> bool:
-    return (
-        computed_value(text) is None
-        and STEP.fullmatch(text) is not None
-        and not re.search("[A-Za-z]", COMMAND.sub("", text))
-    )
 
 
 def is_name(text: str) -> bool:
@@ -218,32 +191,30 @@ def names_are_swapped(name: str) -> bool:
 
 
 def parse_leaf(text: str) -> Leaf:
+    """A single value and its unit."""
     text = text.strip().removeprefix("+").strip()
     head = re.match(r"[-+]?[\d.,/\s]*(?:\\frac\{\d+\}\{\d+\})?", text)
-    is_number = head is not None and rational_value(head[0]) is not None
-    value, unit = split_unit(text, is_number)
+    value, unit = split_unit(text, is_number=head is not None and rational_value(head[0]) is not None)
     return Leaf(text=value, unit=unit)
 
 
 def sign_choices(text: str) -> Iterator[str]:
+    r"""The values that `\pm` and `\mp` stand for; with both of them the upper signs belong together."""
     signs, pieces = EITHER_SIGN.findall(text), EITHER_SIGN.split(text)
-    upper = ["+" if sign == r"\pm" else "-" for sign in signs]
-    lower = ["-" if sign == r"\pm" else "+" for sign in signs]
-    together = r"\mp" in signs  # then upper signs belong together
-    for way in (upper, lower) if together else product("+-", repeat=len(signs)):
+    upper = "".join("+" if sign == r"\pm" else "-" for sign in signs)
+    lower = upper.translate(str.maketrans("+-", "-+"))
+    for way in (upper, lower) if r"\mp" in signs else product("+-", repeat=len(signs)):
         yield pieces[0] + "".join(sign + piece for sign, piece in zip(way, pieces[1:], strict=True))
 
 
-def is_enclosed(text: str, opening: str, closing: str) -> bool:
-    """Whether the first character opens a bracket that only the last one closes."""
-    if len(text) < 2 or text[0] != opening or text[-1] != closing:
-        return False
+def brackets_around(text: str) -> str:
+    """The brackets that the first character opens and only the last one closes; empty where there are none."""
     depth = 0
     for place, character in enumerate(text):
         depth += (character in OPENING) - (character in CLOSING)
         if depth == 0:
-            return place == len(text) - 1
-    return False
+            return text[0] + text[-1] if 0 < place == len(text) - 1 else ""
+    return ""
 
 
 def split_outside_brackets(text: str, separator: re.Pattern[str]) -> list[str]:
@@ -259,9 +230,10 @@ def split_outside_brackets(text: str, separator: re.Pattern[str]) -> list[str]:
     return [*parts, text[start:]]
 
 
-def leaves(shape: Structure) -> Iterator[Leaf]:
-    if isinstance(shape, Leaf):
-        yield shape
+def leaves(answer: Structure) -> Iterator[Leaf]:
+    """The single values of an answer."""
+    if isinstance(answer, Leaf):
+        yield answer
     else:
-        for item in shape.items:
+        for item in answer.items:
             yield from leaves(item)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 
 from marft.envs.grading.latex_normalization import SET_CLOSE, SET_OPEN, TEXT_CLOSE, TEXT_OPEN
@@ -16,10 +17,14 @@ TOKEN = re.compile(
     r"|<=|>=|[A-Za-z]'*|\S",
 )
 RELATIONS = {"=": "=", "<": "<", ">": ">", "<=": "<=", ">=": ">=", r"\ne": "!=", r"\equiv": "=="}
-TIMES, DIVIDED = (r"\cdot", "·"), ("/", ":")
+TIMES, DIVIDED, POSTFIX = (r"\cdot", "·"), ("/", ":"), ("!", "%", "°")
 CLOSES = {"(": ")", "[": "]", "{": "}", SET_OPEN: SET_CLOSE}
+ENDS_PRODUCT = {*"+-,;", r"\pm", *CLOSES.values(), *RELATIONS}
 FUNCTIONS = {rf"\{name}" for name in ("arcsin", "arccos", "arctan", "log", "ln", "exp", "lg", "det", "gcd", "deg")}
 FUNCTIONS |= {rf"\{name}" for name in ("sin", "cos", "tan", "cot", "sec", "csc")}
+NUMBER = re.compile(r"(\d*)(?:\.(\d+))?")
+ATOM = re.compile(r"\\\w+|[\d.]+|[A-Za-z]'*|⟪.*⟫|\\begin.*|∞|\d", re.S)
+UNBRACKETED = re.compile(r"[\d.]+|[A-Za-z]'*|\\(?:frac|sqrt|pi|theta|alpha|beta)")  # arguments, as in \sin 2x
 
 
 class NotAnExpression(Exception):
@@ -27,7 +32,7 @@ class NotAnExpression(Exception):
 
 
 class ExpressionParser:
-    """Recursive descent over tokens: lists, relations, sums, products, powers."""
+    """Recursive descent over tokens: lists, relations, sums, products, powers. `end` is the token that ends a part."""
 
     def __init__(self, text: str) -> None:
         self.tokens = [found[0] for found in TOKEN.finditer(text)][: MAX_TOKENS + 1]
@@ -38,141 +43,125 @@ class ExpressionParser:
 
     @property
     def next(self) -> str:
+        """The token that comes next, empty at the end."""
         return self.tokens[self.at] if self.at < len(self.tokens) else ""
 
     def take(self) -> str:
-        token = self.next
-        if not token:
+        """The next token, which must be there."""
+        if not (token := self.next):
             raise NotAnExpression
         self.at += 1
         return token
 
-    def whole(self) -> Tree:
-        tree = self.listing("")
-        if self.next:
-            raise NotAnExpression
-        return tree
+    def accept(self, *wanted: str) -> str:
+        """The next token if it is one of those that are wanted, else nothing."""
+        return self.take() if self.next in wanted else ""
 
-    def listing(self, end: str) -> Tree:
+    def list_until(self, end: str) -> Tree:
+        """Parts between commas, or the only one."""
         items = [self.relation(end)]
-        while self.next in (",", ";") and self.next != end:
-            self.take()
+        while self.next != end and self.accept(",", ";"):
             items.append(self.relation(end))
         return items[0] if len(items) == 1 else (",", *items)
 
     def relation(self, end: str) -> Tree:
+        """Sums with `=`, `<` and the like between them."""
         tree = self.sum(end)
-        while self.next in RELATIONS:
-            sign = RELATIONS[self.take()]
-            tree = (sign, tree, self.sum(end))
+        while sign := self.accept(*RELATIONS):
+            tree = (RELATIONS[sign], tree, self.sum(end))
         return tree
 
     def sum(self, end: str) -> Tree:
+        """Terms with their signs."""
         terms: list[Tree] = []
-        sign = ""
         while True:
-            while self.next in ("+", "-"):
-                sign = "-" if (self.take() == "-") != (sign == "-") else "+"
+            negative = False
+            while sign := self.accept("+", "-"):
+                negative ^= sign == "-"
             term = self.product(end)
-            terms.append(("-", term) if sign == "-" else term)
-            if self.next not in ("+", "-", r"\pm"):
-                return terms[0] if len(terms) == 1 else ("+", *terms)
-            if self.next == r"\pm":
-                self.take()
+            terms.append(("-", term) if negative else term)
+            if self.accept(r"\pm"):
                 terms.append(r"\pm")
-            sign = ""
+            elif self.next not in ("+", "-"):
+                return terms[0] if len(terms) == 1 else ("+", *terms)
 
     def product(self, end: str) -> Tree:
-        tree = self.power(end)
-        factors = [tree]
-        while (token := self.next) and token != end:
-            if token in TIMES:
-                self.take()
-                factors.append(self.signed_power(end))
-            elif token in DIVIDED:
-                self.take()
-                factors.append(("/", self.signed_power(end)))
-            elif token in "+-,;)]}" + SET_CLOSE or token in RELATIONS or token == r"\pm":
-                break
+        """Factors with or without a sign between them; a divisor is `("/", factor)`."""
+        factors = [self.power(end)]
+        while self.next and self.next != end and self.next not in ENDS_PRODUCT:
+            if self.accept(*TIMES):
+                factors.append(self.signed(lambda: self.power(end)))
+            elif self.accept(*DIVIDED):
+                factors.append(("/", self.signed(lambda: self.power(end))))
             else:
                 factors.append(self.power(end))
         return factors[0] if len(factors) == 1 else ("*", *factors)
 
-    def signed_power(self, end: str) -> Tree:
-        if self.next == "-":
-            self.take()
-            return ("-", self.power(end))
-        return self.power(end)
+    def signed(self, part: Callable[[], Tree]) -> Tree:
+        """A part that may have a minus before it."""
+        return ("-", part()) if self.accept("-") else part()
 
     def power(self, end: str) -> Tree:
-        base = self.base()
-        while (token := self.next) and token != end:
-            if token == "^":
-                self.take()
-                base = ("^", base, self.argument())
-            elif token == "_":
-                self.take()
-                base = ("_", base, self.argument())
-            elif token in "!%°":
-                base = (self.take(), base)
+        """An operand with its exponents, indices and signs behind it."""
+        tree = self.operand()
+        while (token := self.next) != end:
+            if self.accept("^", "_"):
+                tree = (token, tree, self.signed(self.operand))
+            elif self.accept(*POSTFIX):
+                tree = (token, tree)
             else:
                 break
-        return base
-
-    def argument(self) -> Tree:
-        if self.next == "-":
-            self.take()
-            return ("-", self.base())
-        return self.base()
-
-    def base(self) -> Tree:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise NotAnExpression
-        tree = self.operand()
-        self.depth -= 1
         return tree
 
     def operand(self) -> Tree:
-        token = self.take()
+        """A number, a name, a bracket, or a command with its arguments."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise NotAnExpression
+        tree = self.operand_of(self.take())
+        self.depth -= 1
+        return tree
+
+    def operand_of(self, token: str) -> Tree:
+        """The operand that begins with `token`."""
         if token in CLOSES:
-            inside = self.listing(CLOSES[token])
-            closing = self.take()
-            if closing not in (")", "]", "}", SET_CLOSE):
+            inside, closing = self.list_until(CLOSES[token]), self.take()
+            if closing not in CLOSES.values():
                 raise NotAnExpression
-            plain = token + closing in ("()", "[]", "{}")
-            is_list = isinstance(inside, tuple) and inside[0] == ","
-            return inside if token == "{" else ("()", inside) if plain and not is_list else (token + closing, inside)
+            if token == "{":
+                return inside
+            return ("()" if inside[0] != "," and token + closing in ("()", "[]") else token + closing, inside)
         if token == "|":
-            inside = self.listing("|")
-            if self.take() != "|":
+            inside = self.list_until("|")
+            if not self.accept("|"):
                 raise NotAnExpression
             return ("abs", inside)
         if token == r"\frac":
-            top = self.base()
-            return ("*", top, ("/", self.base()))
+            return ("*", self.operand(), ("/", self.operand()))
         if token in (r"\binom", r"\choose"):
-            return (token, self.base(), self.base())
+            return (token, self.operand(), self.operand())
         if token == r"\sqrt":
-            if self.next == "[":
-                index = self.base()
-                return ("root", self.base(), index)
-            return ("root", self.base(), "2")
+            index = self.operand() if self.next == "[" else "2"
+            return ("root", self.operand(), index)
         if token in FUNCTIONS:
             return self.call(token)
-        if not re.fullmatch(r"\\\w+|[\d.]+|[A-Za-z]'*|⟪.*⟫|\\begin.*|∞|\d", token, re.S):
+        if not ATOM.fullmatch(token):
             raise NotAnExpression
-        return normalized_token(token)
+        if number := NUMBER.fullmatch(token):
+            decimals = (number[2] or "").rstrip("0")
+            return (number[1].lstrip("0") or "0") + (f".{decimals}" if decimals else "")
+        return re.sub(r"\s+", "", token)
 
     def call(self, name: str) -> Tree:
+        """A function with its exponent or index, and its argument."""
         extra: list[Tree] = []
-        while self.next in ("^", "_"):
-            extra += [self.take(), self.argument()]
+        while sign := self.accept("^", "_"):
+            extra += [sign, self.signed(self.operand)]
         arguments: list[Tree] = []
         if self.next in ("(", "{", "["):
-            arguments = [self.base()]
+            arguments = [self.operand()]
         else:
-            while self.next and re.fullmatch(r"[\d.]+|[A-Za-z]'*|\\(?:frac|sqrt|pi|theta|alpha|beta)", self.next):
+            while UNBRACKETED.fullmatch(self.next):
                 arguments.append(self.power(""))
         if not arguments:
             raise NotAnExpression
@@ -180,18 +169,12 @@ class ExpressionParser:
         return ("call", name, *extra, inner)
 
 
-def normalized_token(token: str) -> Tree:
-    if not re.fullmatch(r"\d+(?:\.\d+)?|\.\d+", token):
-        return re.sub(r"\s+", "", token)
-    whole, _, decimals = token.partition(".")
-    decimals = decimals.rstrip("0")
-    return (whole.lstrip("0") or "0") + (f".{decimals}" if decimals else "")
-
-
 @lru_cache(maxsize=4096)
 def parse_expression(text: str) -> Tree | None:
     """The tree of a cleaned formula as it stands, None for what is none."""
     try:
-        return ExpressionParser(text).whole()
+        parser = ExpressionParser(text)
+        tree = parser.list_until("")
     except (NotAnExpression, RecursionError):
         return None
+    return None if parser.next else tree

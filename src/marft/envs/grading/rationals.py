@@ -60,7 +60,7 @@ def rational_value(text: str) -> Fraction | None:
     if found := REPEATING.fullmatch(text):  # 0.1\overline{6} is 1/6, 0.333\ldots is 1/3
         period = found[4] or found[5]
         value = int(found[2] + found[3] or 0) + Fraction(int(period), 10 ** len(period) - 1)
-        return (-value if found[1] == "-" else value) / 10 ** len(found[3])
+        return (-value if found[1] == "-" else value) / Fraction(10 ** len(found[3]))
     if found := SCIENTIFIC.fullmatch(text):
         return Fraction(Fraction(found[1]) * Fraction(10) ** int(found[2] or found[3]))
     if (found := POWER.fullmatch(text)) and int(found[3]) <= MAX_POWER:

@@ -13,68 +13,57 @@ from marft.envs.grading.latex_normalization import TEXT_CLOSE, TEXT_OPEN
 from marft.envs.grading.number_words import SCALE
 from marft.envs.grading.retraction import REFUSED
 
-KNOWN = {
-    "cm": "cm cms centimeter centimeters centimetre centimetres",
-    "mm": "mm millimeter millimeters millimetre millimetres",
-    "m": "m meter meters metre metres",
-    "km": "km kms kilometer kilometers kilometre kilometres",
-    "in": "in inch inches",
-    "ft": "ft foot feet",
-    "yd": "yd yard yards",
-    "mi": "mi mile miles",
-    "ms": "millisecond milliseconds",
-    "s": "s sec secs second seconds",
-    "min": "min mins minute minutes",
-    "h": "h hr hrs hour hours",
-    "day": "day days",
-    "week": "week weeks",
-    "fortnight": "fortnight fortnights",
-    "month": "month months",
-    "year": "year years yr yrs",
-    "decade": "decade decades",
-    "century": "century centuries",
-    "dollar": "dollar dollars usd bucks",
-    "cent": "cent cents ¢ penny pennies",
-    "nickel": "nickel nickels",
-    "dime": "dime dimes",
-    "euro": "euro euros eur €",
-    "pound": "gbp £ quid",
-    "yen": "yen jpy ¥",
-    "degree": "degree degrees °",
-    "radian": "radian radians rad",
-    "percent": "percent % pct",
-    "mg": "mg milligram milligrams",
-    "g": "g gram grams",
-    "kg": "kg kgs kilogram kilograms kilo kilos",
-    "t": "ton tons tonne tonnes",
-    "lb": "lb lbs pound pounds",
-    "oz": "oz ounce ounces",
-    "ml": "ml milliliter milliliters millilitre millilitres",
-    "l": "l liter liters litre litres",
-    "gal": "gallon gallons",
-    "qt": "quart quarts",
-    "pt": "pint pints",
-    "mph": "mph",
-    "kmh": "kph kmh",
-    "am": "am",
-    "pm": "pm",
-}
-NAMES = {word: unit for unit, words in KNOWN.items() for word in words.split()}
-SIZES = {  # of units that convert into each other, by what they measure
-    "length": {"mm": "1/1000", "cm": "1/100", "m": "1", "km": "1000", "in": "0.0254", "ft": "0.3048", "yd": "0.9144", "mi": "1609.344"},
-    "time": {"ms": "1/1000", "s": "1", "min": "60", "h": "3600", "day": "86400", "week": "604800", "fortnight": "1209600"},
-    "calendar": {"month": "1", "year": "12", "decade": "120", "century": "1200"},
-    "mass": {"mg": "1/1000", "g": "1", "kg": "1000", "t": "1000000"},
-    "weight": {"oz": "1", "lb": "16"},
-    "volume": {"ml": "1/1000", "l": "1"},
-    "capacity": {"pt": "1", "qt": "2", "gal": "8"},
-    "money": {"cent": "1/100", "nickel": "1/20", "dime": "1/10", "dollar": "1"},
-}  # fmt: skip
-KINDS = {unit: kind for kind, sizes in SIZES.items() for unit in sizes} | {
-    "euro": "money", "pound": "money", "yen": "money", "month": "time", "year": "time", "decade": "time",
-    "century": "time", "oz": "mass", "lb": "mass", "degree": "angle", "radian": "angle", "pt": "volume", "qt": "volume",
-    "gal": "volume", "mph": "speed", "kmh": "speed", "am": "clock", "pm": "clock",
-}  # fmt: skip
+UNITS = """
+cm        length   1/100    cm cms centimeter centimeters centimetre centimetres
+mm        length   1/1000   mm millimeter millimeters millimetre millimetres
+m         length   1        m meter meters metre metres
+km        length   1000     km kms kilometer kilometers kilometre kilometres
+in        length   0.0254   in inch inches
+ft        length   0.3048   ft foot feet
+yd        length   0.9144   yd yard yards
+mi        length   1609.344 mi mile miles
+ms        time     1/1000   millisecond milliseconds
+s         time     1        s sec secs second seconds
+min       time     60       min mins minute minutes
+h         time     3600     h hr hrs hour hours
+day       time     86400    day days
+week      time     604800   week weeks
+fortnight time     1209600  fortnight fortnights
+month     calendar 1        month months
+year      calendar 12       year years yr yrs
+decade    calendar 120      decade decades
+century   calendar 1200     century centuries
+dollar    money    1        dollar dollars usd bucks
+cent      money    1/100    cent cents ¢ penny pennies
+nickel    money    1/20     nickel nickels
+dime      money    1/10     dime dimes
+euro      money    -        euro euros eur €
+pound     money    -        gbp £ quid
+yen       money    -        yen jpy ¥
+degree    angle    -        degree degrees °
+radian    angle    -        radian radians rad
+percent   -        -        percent % pct
+mg        mass     1/1000   mg milligram milligrams
+g         mass     1        g gram grams
+kg        mass     1000     kg kgs kilogram kilograms kilo kilos
+t         mass     1000000  ton tons tonne tonnes
+lb        weight   16       lb lbs pound pounds
+oz        weight   1        oz ounce ounces
+ml        volume   1/1000   ml milliliter milliliters millilitre millilitres
+l         volume   1        l liter liters litre litres
+gal       capacity 8        gallon gallons
+qt        capacity 2        quart quarts
+pt        capacity 1        pint pints
+mph       speed    -        mph
+kmh       speed    -        kph kmh
+am        clock    -        am
+pm        clock    -        pm
+"""  # name, group of units that convert into each other, size, spellings
+ROWS = [row.split() for row in UNITS.strip().splitlines()]
+NAMES = {word: unit for unit, _, _, *words in ROWS for word in words}
+GROUPS = {unit: group for unit, group, *_ in ROWS if group != "-"}
+SIZES = {unit: Fraction(size) for unit, _, size, *_ in ROWS if size != "-"}
+DIMENSIONS = {"calendar": "time", "weight": "mass", "capacity": "volume"}  # of groups: months are a time, too
 SHORT = {"m", "s", "h", "g", "in", "mi", "l", "am", "t"}  # read as units only inside \text or behind a bare number
 WORDS = rf"[A-Za-z°¢€£¥][A-Za-z°./'’ -]*(?:{TEXT_CLOSE}?\s*\^\s*\{{?[23]\}}?)?"
 IN_TEXT = re.compile(rf"\s*{TEXT_OPEN}\s*[-,(]?\s*({WORDS})\)?\s*{TEXT_CLOSE}?\s*(?:\^\s*\{{?([23])\}}?)?$")
@@ -198,10 +187,9 @@ def unit_name(words: str, power: str | None) -> str:
 def conversion_factor(one: str, other: str) -> Fraction | None:
     """How many of `other` one of `one` is; None where they do not convert."""
     (first, _, power), (second, _, same) = one.partition("^"), other.partition("^")
-    for sizes in SIZES.values():
-        if first in sizes and second in sizes and power == same:
-            return (Fraction(sizes[first]) / Fraction(sizes[second])) ** int(power or 1)
-    return None
+    if first not in SIZES or second not in SIZES or GROUPS[first] != GROUPS[second] or power != same:
+        return None
+    return (SIZES[first] / SIZES[second]) ** int(power or 1)
 
 
 def dimension(unit: str) -> str:
@@ -209,4 +197,5 @@ def dimension(unit: str) -> str:
     if "/" in unit:
         return "speed" if dimension(unit.partition("/")[0]) == "length" else unit
     name, _, power = unit.partition("^")
-    return KINDS.get(name, name) + power
+    group = GROUPS.get(name, name)
+    return DIMENSIONS.get(group, group) + power
