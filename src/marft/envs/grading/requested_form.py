@@ -42,6 +42,7 @@ TREE_FAULTS = {
     "factor": {"sum", "content"},
 }  # fmt: skip
 OVER_ONE = re.compile(r"(?:/|\}\{)\s*1\}?$")
+VARIABLE = re.compile(r"[A-Za-z]'*|\\(?!pi|sin|cos|tan|binom|log|ln)\w+")
 INTEGER = re.compile(r"-?\d{1,30}")
 GIVEN = re.compile(r"(?<![\w.])\d{0,30}\.\d{1,30}(?![\w.]*\d)")
 MAX_ROOT = 10**9  # under a root, for its square factors to be looked for
@@ -49,72 +50,59 @@ MAX_ROOT = 10**9  # under a root, for its square factors to be looked for
 
 @lru_cache(maxsize=512)
 def requested_forms(prompt: str) -> frozenset[str]:
+    """The forms that a prompt asks for."""
     return frozenset(form for form, pattern in FORMS.items() if pattern.search(prompt))
 
 
-def is_unfinished(said: Leaf, wanted_leaf: Leaf, prompt: str) -> bool:
+def is_unfinished(said: Leaf, wanted: Leaf, prompt: str) -> bool:
     """Whether an answer leaves undone what the task asks for and the gold has done."""
-    answer, gold = said.text, wanted_leaf.text
-    if requested_forms(prompt) & {"decimal", "fraction"} and said.unit == "percent" != wanted_leaf.unit:
-        return True
-    if rational_value(answer) is not None and rational_value(gold) is not None:
-        return bool(number_faults(answer, prompt) - number_faults(gold, prompt)) or (
-            wanted_leaf.unit != "percent" and is_uncomputed_quotient(answer, gold)
-        )
     forms = requested_forms(prompt)
-    done, wanted = parse_expression(answer), parse_expression(gold)
-    if not prompt or done is None or wanted is None:
-        return False
-    done, wanted = reduced_tree(done), reduced_tree(wanted)
-    watched = {"function of a number"}.union(*(TREE_FAULTS[form] for form in forms & TREE_FAULTS.keys()))
-    if "factor" in forms and factor_count(done) < factor_count(wanted):
+    if forms & {"decimal", "fraction"} and said.unit == "percent" != wanted.unit:
         return True
-    return bool((tree_faults(done) - tree_faults(wanted)) & watched)
+    if rational_value(said.text) is not None and rational_value(wanted.text) is not None:
+        if number_faults(said.text, prompt) - number_faults(wanted.text, prompt):
+            return True
+        whole = DECIMAL.fullmatch(without_spaces(wanted.text)) and "." not in wanted.text
+        quotient = bool(quotient_parts(said.text)) and not OVER_ONE.search(said.text)
+        return bool(whole) and quotient and wanted.unit != "percent"  # 36/2 is not yet 18
+    answer, gold = parse_expression(said.text), parse_expression(wanted.text)
+    if not prompt or answer is None or gold is None:
+        return False
+    answer, gold = reduced_tree(answer), reduced_tree(gold)
+    if "factor" in forms and factor_count(answer) < factor_count(gold):
+        return True
+    watched = {"function of a number"}.union(*(TREE_FAULTS[form] for form in forms & TREE_FAULTS.keys()))
+    return bool((tree_faults(answer) - tree_faults(gold)) & watched)
 
 
-def is_uncomputed_quotient(answer: str, gold: str) -> bool:
-    """A quotient where the gold is a whole number: 36/2 is not yet 18."""
-    return (
-        bool(DECIMAL.fullmatch(without_spaces(gold)))
-        and "." not in gold
-        and is_quotient(answer)
-        and not OVER_ONE.search(answer)
-    )
-
-
-def is_quotient(text: str) -> bool:
-    found = RATIO.fullmatch(without_spaces(text))
-    return bool(found and not found[2]) or SLASH.fullmatch(without_spaces(text)) is not None
+def quotient_parts(text: str) -> tuple[str, ...]:
+    """What stands above and below in a fraction; nothing for any other number, mixed ones included."""
+    text = without_spaces(text)
+    if (found := RATIO.fullmatch(text)) and not found[2]:
+        return found.group(3, 4)
+    return found.group(1, 2) if (found := SLASH.fullmatch(text)) else ()
 
 
 def number_faults(text: str, prompt: str) -> set[str]:
     """What a written number is not, of the forms that are asked for."""
     forms, value, text = requested_forms(prompt), rational_value(text), without_spaces(text)
-    ratio, slash = RATIO.fullmatch(text), SLASH.fullmatch(text)
+    quotient, ratio = quotient_parts(text), RATIO.fullmatch(text)
     mixed = ratio is not None and bool(ratio[2])
-    found = set()
-    if forms & {"fraction", "simplify", "compute"} and is_quotient(text) and not is_reduced(ratio, slash):
-        found.add("not reduced")
-    if forms & {"simplify", "compute", "expand", "decimal"} and POWER.fullmatch(text):
-        found.add("power")
-    if "decimal" in forms and (is_quotient(text) or mixed):
-        found.add("no decimal")
-    if "mixed" in forms and value is not None and value.denominator > 1 and not mixed:
-        found.add("not mixed")
-    if "improper" in forms and mixed:
-        found.add("mixed")
-    if "scientific" in forms and not SCIENTIFIC.fullmatch(text):
-        found.add("not scientific")
-    if forms & CONVERSIONS and is_given_decimal(text, prompt):
-        found.add("as it was given")
-    return found
+    whole = [int(part) for part in quotient if INTEGER.fullmatch(part)]
+    return named_faults({
+        "not reduced": forms & {"fraction", "simplify", "compute"} and quotient and (len(whole) < 2 or math.gcd(*whole) > 1),
+        "power": forms & {"simplify", "compute", "expand", "decimal"} and POWER.fullmatch(text),
+        "no decimal": "decimal" in forms and (quotient or mixed),
+        "not mixed": "mixed" in forms and value is not None and value.denominator > 1 and not mixed,
+        "mixed": "improper" in forms and mixed,
+        "not scientific": "scientific" in forms and not SCIENTIFIC.fullmatch(text),
+        "as it was given": forms & CONVERSIONS and is_given_decimal(text, prompt),
+    })  # fmt: skip
 
 
-def is_reduced(ratio: re.Match[str] | None, slash: re.Match[str] | None) -> bool:
-    top, bottom = ratio.group(3, 4) if ratio else slash.group(1, 2) if slash else ("", "")
-    if not INTEGER.fullmatch(top) or not INTEGER.fullmatch(bottom):
-        return False
-    return math.gcd(int(top), int(bottom)) == 1
+def named_faults(faults: dict[str, object]) -> set[str]:
+    """The names of those that hold."""
+    return {name for name, holds in faults.items() if holds}
 
 
 def is_given_decimal(text: str, prompt: str) -> bool:
@@ -126,7 +114,7 @@ def is_given_decimal(text: str, prompt: str) -> bool:
 
 # --- trees ------------------------------------------------------------------------------------------------------------
 def tree_faults(tree: Tree) -> set[str]:
-    """Operations of a bare tree that could still be carried out."""
+    """Operations of a reduced tree that could still be carried out."""
     found = {"sum"} if tree[0] == "+" else set()
     for part in subtrees(tree):
         if isinstance(part, str):
@@ -138,94 +126,82 @@ def tree_faults(tree: Tree) -> set[str]:
                 found |= product_faults(part[1:])
             case "^":
                 found |= power_faults(part[1], part[2])
-            case "call" | "!" | r"\binom" if not any(is_variable(leaf) for leaf in subtrees(part)):
+            case "call" | "!" | r"\binom" if not any(
+                isinstance(x, str) and VARIABLE.fullmatch(x) for x in subtrees(part)
+            ):
                 found.add("function of a number")
     return found
 
 
-def is_variable(tree: Tree) -> bool:
-    return isinstance(tree, str) and re.fullmatch(r"[A-Za-z]'*|\\(?!pi|sin|cos|tan|binom|log|ln)\w+", tree) is not None
-
-
 def sum_faults(terms: tuple[Tree, ...]) -> set[str]:
-    found = set()
-    kinds = Counter(tuple(sorted(map(repr, irrational_factors(term)))) for term in terms)
-    if kinds[()] > 1:
-        found.add("sum of numbers")
-    if any(count > 1 for kind, count in kinds.items() if kind):
-        found.add("like terms")
-    numbers = [integer_coefficient(term) for term in terms]
-    if all(numbers) and math.gcd(*numbers) > 1:
-        found.add("content")
-    return found
+    """What is left to do in a sum."""
+    factors: list[tuple[Tree, ...]] = [tuple(term[1:]) if term[0] == "*" else (term,) for term in terms]
+    kinds = Counter(tuple(sorted(repr(part) for part in parts if not is_rational(part))) for parts in factors)
+    numbers = [integer_coefficient(parts) for parts in factors]
+    return named_faults({
+        "sum of numbers": kinds[()] > 1,
+        "like terms": any(count > 1 for kind, count in kinds.items() if kind),
+        "content": all(numbers) and math.gcd(*numbers) > 1,
+    })  # fmt: skip
 
 
-def irrational_factors(term: Tree) -> list[Tree]:
-    """The factors of a term that are no rational number."""
-    parts = term[1:] if term[0] == "*" else (term,)
-    return [part for part in parts if not is_rational(part)]
-
-
-def integer_coefficient(term: Tree) -> int:
+def integer_coefficient(factors: tuple[Tree, ...]) -> int:
     """The whole-number factor of a term; 0 where it has a denominator."""
-    value = 1
-    for part in term[1:] if term[0] == "*" else (term,):
-        if isinstance(part, str) and INTEGER.fullmatch(part):
-            value *= abs(int(part))
-        elif is_rational(part):
-            return 0
-    return value
+    rational = [part for part in factors if is_rational(part)]
+    return math.prod(abs(int(str(part))) if is_integer(part) else 0 for part in rational)
+
+
+def is_integer(tree: Tree) -> bool:
+    """Whether a tree is a whole number."""
+    return isinstance(tree, str) and INTEGER.fullmatch(tree) is not None
 
 
 def is_rational(tree: Tree) -> bool:
+    """Whether a tree is a number or one over a number."""
     if isinstance(tree, str):
         return tree[0].isdigit() or tree == MINUS_ONE
     return tree[0] == "^" and tree[2] == MINUS_ONE and is_rational(tree[1])
 
 
+def is_root(tree: Tree) -> bool:
+    """Whether a tree is a root of a number."""
+    if isinstance(tree, str) or tree[0] != "^" or not is_rational(tree[1]):
+        return False
+    return isinstance(tree[2], tuple) and tree[2][0] == "^" and tree[2][2] == MINUS_ONE
+
+
 def product_faults(parts: tuple[Tree, ...]) -> set[str]:
-    found = set()
+    """What is left to do in a product."""
     above = [part for part in parts if isinstance(part, str) and part[0].isdigit()]
     below = [part[1] for part in parts if isinstance(part, tuple) and is_rational(part)]
-    if len(above) > 1 or len(below) > 1:
-        found.add("product of numbers")
-    whole = [int(n) for n in (*above, *below) if isinstance(n, str) and INTEGER.fullmatch(n)]
-    if above and below and len(whole) == 2 and math.gcd(*whole) > 1:
-        found.add("unreduced")
+    whole = [int(str(part)) for part in (*above, *below) if is_integer(part)]
     bases = Counter(repr(part[1] if part[0] == "^" else part) for part in parts if not is_rational(part))
-    if any(count > 1 for count in bases.values()):
-        found.add("repeated factor")
-    if sum(is_root(part) for part in parts) > 1:
-        found.add("roots multiplied")
-    if any(part[0] == "+" for part in parts) and any(part[0] != "+" and not below for part in parts):
-        found.add("product of sums")
-    if sum(part[0] == "+" for part in parts) > 1:
-        found.add("product of sums")
-    return found
-
-
-def is_root(tree: Tree) -> bool:
-    return tree[0] == "^" and tree[2][0] == "^" and tree[2][2] == MINUS_ONE and is_rational(tree[1])
+    sums = sum(part[0] == "+" for part in parts)
+    return named_faults({
+        "product of numbers": len(above) > 1 or len(below) > 1,
+        "unreduced": above and below and len(whole) == 2 and math.gcd(*whole) > 1,
+        "repeated factor": any(count > 1 for count in bases.values()),
+        "roots multiplied": sum(is_root(part) for part in parts) > 1,
+        "product of sums": sums > 1 or (sums and not below),
+    })  # fmt: skip
 
 
 def power_faults(base: Tree, exponent: Tree) -> set[str]:
-    found = set()
-    whole = isinstance(exponent, str) and INTEGER.fullmatch(exponent) is not None and exponent != MINUS_ONE
-    if whole and is_rational(base):
-        found.add("power of a number")
-    if whole and base[0] == "+":
-        found.add("power of a sum")
-    if exponent == MINUS_ONE and any(is_root(part) for part in subtrees(base)):
-        found.add("root below")
-    if is_root(("^", base, exponent)) and not is_power_free(base, exponent[1]):
-        found.add("square in a root")
-    return found
+    """What is left to do in a power or a root."""
+    whole = is_integer(exponent) and exponent != MINUS_ONE
+    return named_faults({
+        "power of a number": whole and is_rational(base),
+        "power of a sum": whole and base[0] == "+",
+        "root below": exponent == MINUS_ONE and any(is_root(part) for part in subtrees(base)),
+        "square in a root": is_root(("^", base, exponent)) and not is_power_free(base, exponent[1]),
+    })  # fmt: skip
 
 
 def is_power_free(base: Tree, index: Tree) -> bool:
-    if not (isinstance(base, str) and INTEGER.fullmatch(base) and isinstance(index, str) and INTEGER.fullmatch(index)):
+    """Whether nothing can be taken out of a root."""
+    if not (is_integer(base) and is_integer(index)):
         return not is_rational(base)
-    value, power = int(base), int(index)
+    value, power = int(str(base)), int(str(index))
     if not 1 < power < 20 or value > MAX_ROOT:
         return True
     return value > 1 and all(value % n**power for n in range(2, int(value ** (1 / power)) + 2))
@@ -235,6 +211,6 @@ def factor_count(tree: Tree) -> int:
     """How many factors a product has, powers counted."""
     if tree[0] == "*":
         return sum(factor_count(part) for part in tree[1:] if part != MINUS_ONE)
-    if tree[0] == "^" and isinstance(tree[2], str) and INTEGER.fullmatch(tree[2]):
-        return min(abs(int(tree[2])), 100) * factor_count(tree[1])
+    if tree[0] == "^" and is_integer(tree[2]):
+        return min(abs(int(str(tree[2]))), 100) * factor_count(tree[1])
     return 1
