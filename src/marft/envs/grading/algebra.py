@@ -27,6 +27,7 @@ WARM_UP = (
 
 
 def equal_by_algebra(gold: Leaf, answer: Leaf) -> bool:
+    """Whether two values are equal; algebra is asked where letters and numbers do not decide."""
     verdict = values_equal(gold, answer)
     if verdict is not None:
         return verdict
@@ -53,6 +54,7 @@ def is_tractable(text: str) -> bool:
 
 
 def verified_by_sympy(gold: str, answer: str) -> bool:
+    """Whether math-verify finds two formulas equal, under our stricter rules."""
     from math_verify import verify
 
     golds, answers = parse_latex(gold), parse_latex(answer)

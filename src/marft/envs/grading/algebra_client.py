@@ -33,17 +33,12 @@ class AlgebraWorker:
             return ""
 
     def ask(self, gold: str, answer: str) -> str:
+        """The worker's verdict on a pair, empty when it is gone or late."""
         try:
             self.process.send(json.dumps({"gold": gold, "answer": answer}).encode() + b"\n")
         except OSError:
             return ""
         return self.line(WALL_S + GRACE_S)
-
-    def let_go(self) -> None:
-        """In a forked process, where nobody reads: close our ends of the pipes. The helper ends when nobody holds them."""
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            pipe.close()
 
 
 class AlgebraClient:
@@ -69,15 +64,18 @@ class AlgebraClient:
             return False
 
     def stop(self) -> None:
+        """Ends the worker, if one runs."""
         if self.helper is not None:
             self.helper.process.end()
             self.helper = None
 
     def after_fork(self) -> None:
-        """A forked process has its own helper; the parent's lock may be held by a thread that is not here."""
+        """A forked process has a worker of its own; the parent's lock may be held by a thread that is not here."""
         self.lock = threading.Lock()
         if self.helper is not None:
-            self.helper.let_go()
+            for pipe in (self.helper.process.stdin, self.helper.process.stdout):
+                assert pipe is not None
+                pipe.close()  # our ends; the worker ends when nobody holds them
             self.helper.process.returncode = 0  # another process's child: nothing to wait for
             self.helper = None
 

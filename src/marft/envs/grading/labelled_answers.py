@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import zip_longest
 
 from marft.envs.grading.boxed_answers import BOX, OPERATOR
 from marft.envs.grading.candidates import MAX_ANSWER, MAX_CANDIDATES, Candidate
@@ -86,18 +87,16 @@ def labelled_answers(tail: str) -> Iterator[Candidate]:
     """What stands behind labels, and before them; of a label in another label's words, the inner one."""
     found = [*answers_behind_labels(tail), *answers_before_labels(tail)]
     found.sort(key=lambda one: (one.start, one.end))
-    for n, one in enumerate(found):
-        if n + 1 == len(found) or found[n + 1].start >= one.end:
+    for one, following in zip_longest(found, found[1:]):
+        if following is None or following.start >= one.end:
             yield one
 
 
 def answers_behind_labels(tail: str) -> Iterator[Candidate]:
+    """Answer: 18, the answer is 18, #### 18."""
     for found in list(LABEL.finditer(tail))[-MAX_CANDIDATES:]:
-        at = found.end()
-        while at < len(tail) and tail[at].isspace():
-            at += 1
-        end = tail.find("\n", at)
-        line = tail[at : min(end if end >= 0 else len(tail), at + MAX_ANSWER + 1)]
+        at = len(tail) - len(tail[found.end() :].lstrip())
+        line = tail[at : at + MAX_ANSWER + 1].partition("\n")[0]
         display = tail.startswith((r"\[", "$$"), at)
         inside, length = first_statement(tail[at : at + MAX_ANSWER] if display else line)
         inside = stated_number(inside)
@@ -106,20 +105,22 @@ def answers_behind_labels(tail: str) -> Iterator[Candidate]:
             yield Candidate(start=found.start(), end=at + len(line), text=inside, mark=mark, stop=at + length)
 
 
-def stated_number(sentence: str) -> str:
-    """What a sentence with one number says of it, from the number on; any other text as it is."""
-    found = SAYS.fullmatch(EMPHASIS.sub("", sentence))
-    return sentence if found is None or is_retracted(found.string, *found.span("said"), "number") else found["said"]
-
-
 def answers_before_labels(tail: str) -> Iterator[Candidate]:
+    """18 is the answer."""
     for found in list(IS_ANSWER.finditer(tail))[-MAX_CANDIDATES:]:
         at = max(0, found.start() - LONGEST_VALUE)
         if value := VALUE.search(tail[at : found.start()]):
             yield Candidate(start=at + value.start(), end=found.end(), text=matched_formula(value), mark="answer")
 
 
+def stated_number(sentence: str) -> str:
+    """What a sentence with one number says of it, from the number on; any other text as it is."""
+    found = SAYS.fullmatch(EMPHASIS.sub("", sentence))
+    return sentence if found is None or is_retracted(found.string, *found.span("said"), "number") else found["said"]
+
+
 def matched_formula(found: re.Match[str]) -> str:
+    """The text of a match of FORMULA or VALUE, without its delimiters."""
     return next(text for name, text in found.groupdict().items() if name in "abcd" and text is not None)
 
 
@@ -133,9 +134,7 @@ def first_statement(line: str) -> tuple[str, int]:
     if verdict := VERDICT.match(line):
         return verdict[1], skipped + verdict.end(1)
     ended = SENTENCE_END.search(line)
-    if ended and continues_to_other_number(line, ended.start()):
-        ended = None
-    text = line[: ended.start()] if ended else line
+    text = line[: ended.start()] if ended and not continues_to_other_number(line, ended.start()) else line
     if text.count("}") > text.count("{"):  # of JSON
         text = text.rstrip(" }")
     if text.count(")") > text.count("(") + text.count("["):
@@ -146,31 +145,33 @@ def first_statement(line: str) -> tuple[str, int]:
 def continues_to_other_number(line: str, at: int) -> bool:
     """Whether the sentence that is cut at `at` goes on to another number: 50 each, so 100."""
     first, further = DIGITS.search(line[:at]), FURTHER.match(line, at)
-    return bool(first and further) and rational_value(first[0]) != rational_value(further[1] or further[2])  # type: ignore[index]
+    if first is None or further is None:
+        return False
+    return rational_value(first[0]) != rational_value(further[1] or further[2])
 
 
 def concluding_formulas(tail: str) -> Iterator[Candidate]:
     """The formula that ends the last line, or a message that is nothing but an answer."""
     start, line = last_answer_line(tail)
-    if (where := CONDITION.search(line, max(0, len(line) - LONGEST_TAIL))) and re.search(
-        FORMULA, line[: where.start()]
-    ):
+    if BOX.search(line):
+        return
+    where = CONDITION.search(line, max(0, len(line) - LONGEST_TAIL))
+    if where and re.search(FORMULA, line[: where.start()]):
         line = line[: where.start()]
     *_, last = [None, *re.finditer(FORMULA, line)]
-    if last is not None and not BOX.search(line):
-        rest = line[last.end() :]
-        alone = not line[: last.start()].strip(" *") or CONCLUDES.search(line[: last.start()])
-        if alone and (unit := UNIT_BEHIND.fullmatch(rest)):
+    if last is not None:
+        before, unit = line[: last.start()], UNIT_BEHIND.fullmatch(line, last.end())
+        if unit and (not before.strip(" *") or CONCLUDES.search(before)):
             text = matched_formula(last) + (rf"\text{{ {unit[1]}}}" if unit[1] else "")
             yield Candidate(start=start + last.start(), end=start + last.end(), text=text)
-    elif start == 0 and ONLY.fullmatch(line.strip(" .*`")) and not BOX.search(line) and is_answer_alone(line):
+    elif start == 0 and ONLY.fullmatch(line.strip(" .*`")) and is_answer_alone(line):
         option = OPTION.fullmatch(line)
         yield Candidate(start=0, end=len(line), text=option[1] if option else line.strip("* `"))
 
 
 def is_answer_alone(line: str) -> bool:
     """Whether a message of one line is no sentence: a formula, one word, a number in words, an option."""
-    if re.match(r"\W*(?:so|thus|hence|then|it)\b", line, re.I):
+    if re.match(r"(?i)\W*(?:so|thus|hence|then|it)\b", line):
         return False
     one_word = " " not in line.strip() or not WORD.search(line)
     return one_word or value_of_words(line.strip(" .")) is not None or OPTION.fullmatch(line) is not None

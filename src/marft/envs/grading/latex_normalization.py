@@ -129,6 +129,7 @@ def normalize_latex(text: str) -> str:
 
 
 def apply_spellings(text: str) -> str:
+    """A text with every command, sign and word in our one spelling."""
     text = RAISED.sub(lambda run: f"^{{{run[0].translate(SUPERSCRIPTS)}}}", text)
     text = LOWERED.sub(lambda run: f"_{{{run[0].translate(SUBSCRIPTS)}}}", text)
     text = text.translate(UNICODE_TABLE)

@@ -20,6 +20,7 @@ LABELS = re.compile(r"(?:答案|答)\s*(?:是|为)?\s*[:：]?|(?<![A-Za-z])(?:r�
 
 
 def strip_markup(text: str) -> str:
+    """A message in plain words."""
     text = STRUCK.sub(" ", text)
     text = TAG.sub("", text).replace("&nbsp;", " ").replace("：", ":")
     text = ARROW.sub("→", text)

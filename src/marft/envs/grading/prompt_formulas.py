@@ -10,16 +10,9 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from marft.envs.grading.expression_parser import RELATIONS, Tree, parse_expression
+from marft.envs.grading.expression_parser import Tree, parse_expression
 from marft.envs.grading.latex_normalization import apply_spellings, comparison_key, normalize_latex
-from marft.envs.grading.tree_normalization import (
-    MINUS_ONE,
-    contains_tree,
-    leaf_count,
-    reduced_tree,
-    spelling_tree,
-    subtrees,
-)
+from marft.envs.grading.tree_normalization import contains_tree, is_composed, reduced_tree, spelling_tree, subtrees
 
 MAX_FORMULAS = 200
 MAX_FORMULA = 1_000  # characters
@@ -40,22 +33,23 @@ class PromptFormulas:
     """What a prompt writes out: the trees of its formulas and of their sides, each with the texts that it may stand
     for, every part of them, and its letters."""
 
-    texts: tuple[tuple[Tree, tuple[str, ...]], ...]
+    texts: dict[Tree, list[str]]
     parts: frozenset[Tree]
     letters: str
 
 
 @lru_cache(maxsize=512)
 def prompt_formulas(prompt: str) -> PromptFormulas:
-    texts: dict[Tree, tuple[str, ...]] = {}
-    for formula in formula_texts(prompt)[:MAX_FORMULAS]:
+    """The formulas that a prompt writes out."""
+    texts: dict[Tree, list[str]] = {}
+    for formula in formula_texts(prompt):
         sides = EQUALS.split(formula) if len(EQUALS.findall(formula)) == 1 else []
         for text in (formula, *sides):
             tree = parse_expression(normalize_latex(text))
             if tree is not None and is_composed(tree := reduced_tree(tree)):
-                texts[tree] = tuple(dict.fromkeys((*texts.get(tree, ()), text, formula)))
-    parts = {part for tree in texts for part in subtrees(tree) if is_composed(part)}
-    return PromptFormulas(texts=tuple(texts.items()), parts=frozenset(parts), letters=bare_letters(prompt))
+                texts[tree] = list(dict.fromkeys((*texts.get(tree, ()), text, formula)))
+    parts = frozenset(part for tree in texts for part in subtrees(tree) if is_composed(part))
+    return PromptFormulas(texts=texts, parts=parts, letters=bare_letters(prompt))
 
 
 def formula_texts(prompt: str) -> list[str]:
@@ -65,17 +59,12 @@ def formula_texts(prompt: str) -> list[str]:
     lines = [line for formula in found for line in (formula, *ROW_BREAK.split(formula))]
     plain = ARTICLE.sub(" ; ", FORMULA.sub(" ; ", prompt))
     lines += [run[0].strip(" .\n") for run in PLAIN.finditer(plain)]
-    return list(dict.fromkeys(line.strip(" ,.;\n") for line in lines if 1 < len(line.strip()) <= MAX_FORMULA))
-
-
-def is_composed(tree: Tree) -> bool:
-    """Whether something is left to do: more than a number, a name, or one of them with its sign."""
-    if isinstance(tree, str) or (leaf_count(tree) < 2 and tree[0] not in ("call", "!", *RELATIONS)):
-        return False
-    return not (tree[0] == "*" and len(tree) == 3 and MINUS_ONE in tree and all(isinstance(p, str) for p in tree[1:]))
+    kept = dict.fromkeys(line.strip(" ,.;\n") for line in lines if 1 < len(line.strip()) <= MAX_FORMULA)
+    return list(kept)[:MAX_FORMULAS]
 
 
 def bare_letters(text: str) -> str:
+    """A text's letters and signs in our spelling, without spaces and braces."""
     return comparison_key(apply_spellings(text)).replace("{", "").replace("}", "")
 
 
@@ -85,12 +74,9 @@ def is_prompt_formula(answer: str, gold: str, prompt: str) -> bool:
         return False
     question, tree = prompt_formulas(prompt), parse_expression(answer)
     if tree is None:
-        return (
-            len(bare_letters(answer)) > 2
-            and bare_letters(answer) in question.letters
-            and bare_letters(answer) != bare_letters(gold)
-        )
-    if not is_composed(reduced_tree(tree)) or reduced_tree(tree) not in question.parts:
+        letters = bare_letters(answer)
+        return len(letters) > 2 and letters in question.letters and letters != bare_letters(gold)
+    if reduced_tree(tree) not in question.parts:
         return False
     wanted = parse_expression(gold)
     return wanted is None or spelling_tree(wanted) != spelling_tree(tree)
@@ -101,14 +87,12 @@ def requested_side(answer: str, prompt: str) -> str:
     name, equals, value = answer.partition("=")
     if not equals or not re.search("[A-Za-z]", name):
         return answer
-    if not prompt:
-        return value if SUM_OF_NAMES.fullmatch(name.strip(" $")) else answer
-    wanted = comparison_key(normalize_latex(name))
-    return (
-        value
-        if any(comparison_key(normalize_latex(formula)) == wanted for formula in formula_texts(prompt)[:MAX_FORMULAS])
-        else answer
-    )
+    if prompt:
+        wanted = comparison_key(normalize_latex(name))
+        asked = any(comparison_key(normalize_latex(formula)) == wanted for formula in formula_texts(prompt))
+    else:
+        asked = SUM_OF_NAMES.fullmatch(name.strip(" $")) is not None
+    return value if asked else answer
 
 
 def choice_letter(answer: str, gold: str, prompt: str) -> str:
@@ -130,9 +114,6 @@ def wrapped_formulas(answer: str, gold: str, prompt: str) -> list[str]:
     if not prompt or tree is None:
         return []
     tree, wanted = reduced_tree(tree), "" if wanted is None else reduced_tree(wanted)
-    found = [
-        texts
-        for own, texts in prompt_formulas(prompt).texts
-        if contains_tree(tree, own) and not contains_tree(wanted, own)
-    ]
-    return [text for texts in found for text in texts]
+    formulas = prompt_formulas(prompt).texts
+    held = [own for own in formulas if contains_tree(tree, own) and not contains_tree(wanted, own)]
+    return [text for own in held for text in formulas[own]]

@@ -51,6 +51,7 @@ UNKNOWN = RequestedUnit()
 
 @lru_cache(maxsize=512)
 def requested_unit(prompt: str) -> RequestedUnit:
+    """What a prompt wants its answer counted in."""
     if not prompt.strip():
         return UNKNOWN
     asked = [next(filter(None, found.groups())) for found in ASKED.finditer(prompt)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 from marft.envs.grading.candidates import Candidate
 from marft.envs.grading.labelled_answers import stated_number
@@ -58,61 +59,10 @@ TITLE = r"(?:[A-Z][a-z]+(?: (?:[A-Z][a-z]*|\d{1,2}))?|\([A-J]\)|[B-HJ])"
 CONCLUSION = re.compile(r"[\s,;](?:so|thus|hence|therefore)\b,?\s+", re.I)
 CONDITIONAL = re.compile(r"\W*(?:if|when|suppose|assuming|unless)\b[^,]*$", re.I)
 SUBJECT = re.compile(rf"(?:(?:the|option|choice)\s+)?({TITLE})\s+(.{{2,120}})", re.S)
-NOT_A_NAME = frozenset(
-    [
-        "he",
-        "she",
-        "it",
-        "they",
-        "we",
-        "you",
-        "i",
-        "there",
-        "this",
-        "that",
-        "these",
-        "those",
-        "the",
-        "a",
-        "an",
-        "so",
-        "thus",
-        "hence",
-        "what",
-        "who",
-        "both",
-        "each",
-        "every",
-        "no",
-        "yes",
-        "all",
-        "none",
-        "one",
-        "if",
-        "in",
-        "on",
-        "at",
-        "for",
-        "of",
-        "my",
-        "our",
-        "your",
-        "his",
-        "her",
-        "their",
-        "its",
-        "some",
-        "many",
-        "most",
-        "after",
-        "before",
-        "since",
-        "because",
-        "when",
-        "while",
-        "answer",
-        "total",
-    ]
+NOT_A_NAME = re.compile(
+    r"(?i)(?:he|she|it|they|we|you|i|there|this|that|these|those|the|an?|so|thus|hence|what|who|both|each|every|no|yes|all"
+    r"|none|one|if|in|on|at|for|of|my|our|your|his|her|their|its|some|many|most|after|before|since|because|when|while"
+    rf"|answer|total|{'|'.join(SMALL)})\b"
 )
 DECIDES = re.compile(
     r"(?i)[a-z]+\b"
@@ -180,7 +130,7 @@ def stated_value(sentence: str, lone: bool = False) -> str | None:
     *_, clause = [None, *CONCLUSION.finditer(rest)]
     rest = rest[clause.end() :] if clause else rest
     subject = SUBJECT.fullmatch(rest)
-    if subject and is_proper_name(subject[1]) and "," not in subject[2] and DECIDES.match(subject[2]):
+    if subject and not NOT_A_NAME.match(subject[1]) and "," not in subject[2] and DECIDES.match(subject[2]):
         others = re.search(r"(?<!than )(?<!than Plan )\b[A-Z][a-z]", subject[2])
         return None if others or DOUBTED.search(subject[2]) or BESIDE.search(subject[2]) else subject[1]
     *_, link = [None, *LINK.finditer(sentence)]
@@ -200,12 +150,8 @@ def value_of_sentence(answer: str) -> str:
     return (SENTENCE_LIKE.match(text) and stated_value(text[:LONGEST])) or answer
 
 
-def is_proper_name(title: str) -> bool:
-    first = title.split()[0].lower()
-    return first not in NOT_A_NAME and first not in SMALL
-
-
 def short_value(value: str) -> str | None:
+    """A value without the marks around it; None for a question, an alternative, or what is too long."""
     value = value.strip(" .!:,\"'“”")
     if re.search(r"\bor\b", value) and not re.search(r"[\d=<>]", value):
         return None
@@ -215,18 +161,16 @@ def short_value(value: str) -> str | None:
 def yes_no_verdicts(tail: str) -> Iterator[Candidate]:
     """Yes or no, where a sentence of the last line or the message's first one begins with it and none says the other."""
     start, line = last_answer_line(tail)
-    found: list[Candidate] = []
-    if len(line) > 4 * LONGEST:
+    if len(line) > 4 * LONGEST or IGNORANT.search(line):
         return
+    found: list[Candidate] = []
     for begin, text in ((0, tail[:LONGEST].split("\n")[0]), (start, line)):
-        places = [0, *(one.end() for one in SENTENCE.finditer(text))]
-        for place, end in zip(places, [*places[1:], len(text)], strict=True):
-            sentence = text[place:end]
-            said = VERDICT.match(sentence)
-            if said is None or (NO_VERDICT.match(text[place + said.end() :]) if said else True):
-                continue
-            found.append(Candidate(start=begin + place, end=begin + place + said.end(), text=said[1]))
+        places = [0, *(one.end() for one in SENTENCE.finditer(text)), len(text)]
+        for place, end in pairwise(places):
+            said = VERDICT.match(text[place:end])
+            if said and not NO_VERDICT.match(text[place + said.end() :]):
+                found.append(Candidate(start=begin + place, end=begin + place + said.end(), text=said[1]))
     if (ending := ENDING.search(line)) and not DOUBTED.search(STARTS.split(line[: ending.start()])[-1]):
         found.append(Candidate(start=start + ending.start(), end=start + len(line), text=ending[1]))
-    if len({one.text.lower() for one in found}) == 1 and not IGNORANT.search(line):
+    if len({one.text.lower() for one in found}) == 1:
         yield found[-1]

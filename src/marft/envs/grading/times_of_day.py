@@ -33,11 +33,12 @@ def times_in_digits(text: str) -> str:
 
 
 def time_in_digits(found: re.Match[str]) -> str:
-    hour, clock, part, night = found[1], found[3], found[4], found[5]
+    """One such time; any other number as it is."""
+    hour, minute, clock, part, night = found.groups()
     if not (clock or part or night):
         return found[0]
-    minute = found[2] or (":00" if clock else "")
-    if not (part or night):
-        return f"{hour}{minute}"
-    before_noon = part.lower() == "morning" if part else int(hour) < 6 or int(hour) == 12
-    return f"{hour}{minute} {'am' if before_noon else 'pm'}"
+    time = hour + (minute or (":00" if clock else ""))
+    if part or night:
+        before_noon = part.lower() == "morning" if part else int(hour) < 6 or int(hour) == 12
+        time += " am" if before_noon else " pm"
+    return str(time)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from marft.envs.grading.expression_parser import Tree
+from marft.envs.grading.expression_parser import RELATIONS, Tree
 
 MINUS_ONE, ONE, ZERO = "-1", "1", "0"
 
@@ -120,6 +120,9 @@ def contains_tree(tree: Tree, other: Tree) -> bool:
     return any(contains_tree(part, other) for part in tree[1:])
 
 
-def leaf_count(tree: Tree) -> int:
-    """How many numbers and names a tree holds."""
-    return 1 if isinstance(tree, str) else sum(leaf_count(part) for part in tree[1:])
+def is_composed(tree: Tree) -> bool:
+    """Whether something is left to do: more than a number, a name, or one of them with its sign."""
+    leaves = [part for part in subtrees(tree) if isinstance(part, str)]
+    if isinstance(tree, str) or (len(leaves) < 2 and tree[0] not in ("call", "!", *RELATIONS)):
+        return False
+    return not (tree[0] == "*" and len(leaves) == len(tree) - 1 == 2 and MINUS_ONE in leaves)

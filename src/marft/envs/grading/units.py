@@ -167,6 +167,7 @@ def cut_unit(text: str, found: re.Match[str], name: str) -> tuple[str, str]:
 
 
 def unit_name(words: str, power: str | None) -> str:
+    """The unit that words name, as `cm`, `m^2` or `dollar/h`; empty for none that is known."""
     found = ""
     lower = words.lower().replace(".", "")
     if re.match(r"\s*(?:miles?|mi)\s*(?:per|an|/)\s*(?:hours?|h)", lower):
