@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from marft.envs.grading import extract_answer, final_answer, grade
 from marft.envs.grading.answer_structure import parse_structure
-from marft.envs.grading.extraction import boxed_answers
+from marft.envs.grading.boxed_answers import boxed_answers
+from marft.envs.grading.comparison import canonical_text
 from marft.envs.grading.latex_normalization import normalize_latex
-from marft.envs.grading.value_comparison import canonical_text
 
 HERE = Path(__file__).parent
 DATA = HERE.parents[3] / "shared" / "data"

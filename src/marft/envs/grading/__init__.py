@@ -1,4 +1,15 @@
-"""Math grading: the one answer a message commits to, and whether it equals the gold answer. See docs/grading.md."""
+r"""Math grading: finds the one answer that a message commits to, and decides whether it equals the gold answer.
+
+    message ── markup ── extraction ───────────── answer text ── latex_normalization ── answer_structure
+                 │  boxed_answers, labelled_answers,                (one spelling)    (value, list, interval …)
+                 │  last_line, sentence_answers: candidates                                    │
+                 └─ retraction: "4 is wrong"                                              comparison ── True, False
+                                                                                               │ undecided
+    prompt ── prompt_formulas: is it the question again?  requested_form: is it unfinished?    │
+              requested_unit: hours or minutes, per cent …        algebra_client ── algebra_worker ── algebra
+
+See docs/grading.md.
+"""
 
 from __future__ import annotations
 
@@ -20,30 +31,28 @@ MAX_WRAPPED = 2  # formulas of the prompt in an answer that algebra is asked abo
 def grade(text: str, gold: str, prompt: str = "") -> bool:
     """Whether the message `text` commits to the answer `gold`; what copies the `prompt` commits to nothing.
 
-    Takes any text, never raises on it, and takes at most three times the helper's limit. Letters and exact numbers decide first;
-    the rest goes to algebra in a process of its own.
+    Takes any text, never raises on it, and takes at most three times the worker's limit. Letters and exact numbers decide
+    first; the rest goes to algebra in a process of its own.
     """
+    prompt = prompt[:MAX_PROMPT]
     wanted = extract_answer(gold, sought="formula") or gold
     if len(wanted) > MAX_ANSWER or not wanted.strip():
         return False
-    gold_shape = parse_structure(normalize_latex(wanted))
-    said = extract_answer(text, prompt, answer_kind(gold_shape))
+    gold_structure = parse_structure(normalize_latex(wanted))
+    said = extract_answer(text, prompt, answer_kind(gold_structure))
     if said is None:
         return False
-    said = requested_side(choice_letter(said, wanted, prompt[:MAX_PROMPT]), prompt[:MAX_PROMPT])
+    said = requested_side(choice_letter(said, wanted, prompt), prompt)
     answer = parse_structure(normalize_latex(said))
-    verdict = structures_equal(gold_shape, answer, lambda one, other: leaf_verdict(one, other, prompt[:MAX_PROMPT]))
-    if verdict is False or not is_worked_out(said, answer, wanted, gold_shape, prompt[:MAX_PROMPT]):
+
+    def equal(one: Leaf, other: Leaf) -> bool | None:
+        alike = comparison_key(one.text) == comparison_key(other.text) and one.unit == other.unit
+        return values_equal(one, other) if alike else values_equal(one, other, requested_unit(prompt))
+
+    verdict = structures_equal(gold_structure, answer, equal)
+    if verdict is False or not is_worked_out(said, answer, wanted, gold_structure, prompt):
         return False
-    return verdict is True or (
-        CLIENT.equal(wanted, said) and not wraps_prompt_formula(said, wanted, prompt[:MAX_PROMPT])
-    )
-
-
-def leaf_verdict(gold: Leaf, answer: Leaf, prompt: str) -> bool | None:
-    """Whether two values are equal; the prompt is read only where they are not written alike."""
-    alike = comparison_key(gold.text) == comparison_key(answer.text) and gold.unit == answer.unit
-    return values_equal(gold, answer) if alike else values_equal(gold, answer, requested_unit(prompt))
+    return verdict is True or (CLIENT.equal(wanted, said) and not wraps_prompt_formula(said, wanted, prompt))
 
 
 def is_worked_out(said: str, answer: Structure, wanted: str, gold: Structure, prompt: str) -> bool:
@@ -54,22 +63,17 @@ def is_worked_out(said: str, answer: Structure, wanted: str, gold: Structure, pr
     if is_prompt_formula(cleaned, written, prompt):
         return False
     golds = list(leaves(gold))
-    for leaf in leaves(answer):
-        if any(comparison_key(leaf.text) == comparison_key(other.text) for other in golds):
-            continue
-        if all(
-            is_prompt_formula(leaf.text, other.text, prompt) or is_unfinished(leaf, other, prompt) for other in golds
-        ):
-            return False
-    return True
+    return not any(
+        all(is_prompt_formula(leaf.text, other.text, prompt) or is_unfinished(leaf, other, prompt) for other in golds)
+        for leaf in leaves(answer)
+        if all(comparison_key(leaf.text) != comparison_key(other.text) for other in golds)
+    )
 
 
 def wraps_prompt_formula(said: str, wanted: str, prompt: str) -> bool:
     """Whether an answer only wraps a formula of the prompt that has the value asked for."""
-    return any(
-        CLIENT.equal(wanted, formula)
-        for formula in wrapped_formulas(normalize_latex(said), normalize_latex(wanted), prompt)[:MAX_WRAPPED]
-    )
+    formulas = wrapped_formulas(normalize_latex(said), normalize_latex(wanted), prompt)
+    return any(CLIENT.equal(wanted, formula) for formula in formulas[:MAX_WRAPPED])
 
 
 def final_answer(text: str, prompt: str = "") -> str | None:

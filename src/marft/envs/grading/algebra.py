@@ -1,4 +1,4 @@
-"""Equality of two values by algebra: math-verify, told to be exact. Slow, and only safe under the helper's limits."""
+"""Equality of two values by algebra: math-verify, told to be exact. Slow, and only safe under the worker's limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The grading helper, a process of its own: reads pairs of answers, decides each in a fork under hard limits.
+"""The algebra worker, a process of its own: reads pairs of answers, decides each in a fork under hard limits.
 
 Run as `python -m marft.envs.grading.algebra_worker`. It ends when its input does or its parent is gone. A comparison that takes
 too long, too much memory or crashes costs its fork and nothing else; the next fork is as warm as the last.
@@ -23,7 +23,7 @@ from marft.envs.processes import claim_stdout
 
 WALL_S = 2.0
 CPU_S = 3
-MEMORY = 2 << 30  # bytes a comparison may take on top of what the helper holds
+MEMORY = 2 << 30  # bytes a comparison may take on top of what the worker holds
 STACK_DEPTH = 5_000
 PARENT_CHECK_S = 5.0
 
@@ -66,7 +66,7 @@ def decide_in_fork(gold: str, answer: str) -> str:
 
 
 def limit_resources() -> None:
-    """The kernel ends this process by itself should the helper be gone before."""
+    """The kernel ends this process by itself should the worker be gone before."""
     import resource  # not on Windows
 
     signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -87,6 +87,10 @@ def test_the_form_that_is_asked_for(prompt: str, gold: str, short: str, done: st
     assert grade(rf"\boxed{{{done}}}", gold, prompt)
 
 
+def test_a_function_with_an_exponent_below_is_read() -> None:
+    assert grade(r"\boxed{\frac{1}{\sin^2 x}}", r"1+\cot^2 x", "Simplify it.")
+
+
 @pytest.mark.skipif(not (DATA / "math_test.jsonl").is_file(), reason="no MATH beside the repository")
 def test_rewritten_formulas_of_math_earn_nothing() -> None:
     rows = [json.loads(line) for line in (DATA / "math_test.jsonl").read_text(encoding="utf-8").splitlines()[::20]]

@@ -1,4 +1,4 @@
-"""The grading helper: limits that hold, forks that end, nothing left behind."""
+"""The algebra worker: limits that hold, forks that end, nothing left behind."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ def test_algebra_decides(client: AlgebraClient) -> None:
     assert not client.equal(r"2\sqrt{2}", r"\sqrt{9}")
 
 
-def test_past_the_limit_the_fork_is_killed_and_the_helper_stays(client: AlgebraClient) -> None:
+def test_past_the_limit_the_fork_is_killed_and_the_worker_stays(client: AlgebraClient) -> None:
     assert client.equal("2k", "k+k")
-    assert client.helper is not None
-    before = client.helper.process.pid
-    assert client.helper.ask("2k", SLOW) == "t"
+    assert client.worker is not None
+    before = client.worker.process.pid
+    assert client.worker.ask("2k", SLOW) == "t"
     assert children(before) == []
     assert client.equal("2k", "k+k")
-    assert client.helper.process.pid == before
+    assert client.worker.process.pid == before
 
 
-def test_a_helper_that_was_killed_is_replaced(client: AlgebraClient) -> None:
+def test_a_worker_that_was_killed_is_replaced(client: AlgebraClient) -> None:
     assert client.equal("2k", "k+k")
-    assert client.helper is not None
-    before = client.helper.process.pid
+    assert client.worker is not None
+    before = client.worker.process.pid
     os.kill(before, signal.SIGKILL)
     assert client.equal("2k", "k+k")
-    assert client.helper.process.pid != before
+    assert client.worker.process.pid != before
 
 
-def test_a_helper_that_hangs_is_replaced(client: AlgebraClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_hangs_is_replaced(client: AlgebraClient, monkeypatch: pytest.MonkeyPatch) -> None:
     assert client.equal("2k", "k+k")
-    assert client.helper is not None
-    before = client.helper.process
+    assert client.worker is not None
+    before = client.worker.process
     before.send_signal(signal.SIGSTOP)
     monkeypatch.setattr(algebra_client, "GRACE_S", 0.2)
     assert not client.equal("2k", "k+k")
@@ -68,8 +68,8 @@ def test_a_helper_that_hangs_is_replaced(client: AlgebraClient, monkeypatch: pyt
 
 def test_hostile_calls_leave_no_process(client: AlgebraClient) -> None:
     assert client.equal("2k", "k+k")
-    assert client.helper is not None
-    pid = client.helper.process.pid
+    assert client.worker is not None
+    pid = client.worker.process.pid
     hostile = [
         "9" * 250,
         r"\frac{" * 40,
@@ -84,11 +84,11 @@ def test_hostile_calls_leave_no_process(client: AlgebraClient) -> None:
     ]
     for number in range(200):
         assert not client.equal("2k+1", hostile[number % len(hostile)])
-    assert client.helper.process.pid == pid
+    assert client.worker.process.pid == pid
     assert children(pid) == []
     client.stop()
     assert not Path(f"/proc/{pid}").exists()
-    assert client.helper is None
+    assert client.worker is None
 
 
 def test_threads_take_turns(client: AlgebraClient) -> None:
@@ -105,36 +105,36 @@ def test_threads_take_turns(client: AlgebraClient) -> None:
     assert verdicts == dict.fromkeys(range(3, 11), True)
 
 
-def test_a_forked_process_has_its_own_helper() -> None:
+def test_a_forked_process_has_its_own_worker() -> None:
     assert grade(r"\boxed{k+k}", "2k")
-    assert algebra_client.CLIENT.helper is not None
-    before = algebra_client.CLIENT.helper.process.pid
+    assert algebra_client.CLIENT.worker is not None
+    before = algebra_client.CLIENT.worker.process.pid
     child = os.fork()
     if child == 0:
-        fresh = algebra_client.CLIENT.helper is None
+        fresh = algebra_client.CLIENT.worker is None
         right = grade(r"\boxed{k+k}", "2k")
         algebra_client.CLIENT.stop()
         os._exit(0 if fresh and right else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert grade(r"\boxed{k+k+k}", "3k")
-    assert algebra_client.CLIENT.helper.process.pid == before
+    assert algebra_client.CLIENT.worker.process.pid == before
 
 
 @pytest.mark.parametrize("ending", ["pass", "import os; os._exit(1)", "import os; os.kill(os.getpid(), 9)"])
-def test_the_helper_ends_with_its_program(ending: str) -> None:
+def test_the_worker_ends_with_its_program(ending: str) -> None:
     code = rf"""
 from marft.envs.grading import algebra_client, grade
 assert grade(r"\boxed{{k+k}}", "2k")
-print(algebra_client.CLIENT.helper.process.pid, flush=True)
+print(algebra_client.CLIENT.worker.process.pid, flush=True)
 {ending}
 """
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
-    helper = Path(f"/proc/{int(done.stdout)}")
+    worker = Path(f"/proc/{int(done.stdout)}")
     for _ in range(600):
-        if not helper.exists() or "\nState:\tZ" in (helper / "status").read_text():
+        if not worker.exists() or "\nState:\tZ" in (worker / "status").read_text():
             return
         time.sleep(0.05)
-    pytest.fail("the helper outlived its program by half a minute")
+    pytest.fail("the worker outlived its program by half a minute")
 
 
 def test_text_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

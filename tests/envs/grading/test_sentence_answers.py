@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marft.envs.grading import extract_answer, grade
-from marft.envs.grading.answer_kind import AnswerKind, answer_kind
 from marft.envs.grading.answer_structure import parse_structure
+from marft.envs.grading.extraction import AnswerKind, answer_kind
 from marft.envs.grading.last_line import last_answer_line
 from marft.envs.grading.latex_normalization import normalize_latex
 from marft.envs.grading.sentence_answers import stated_value
