@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from marft.envs.grading.candidates import MAX_ANSWER, Candidate
+from marft.envs.grading.latex_normalization import brace_ends
 from marft.envs.grading.number_words import SCALE
 from marft.envs.grading.units import unit_name
 
@@ -69,18 +70,6 @@ def boxed_answers(tail: str) -> Iterator[Candidate]:
         inside = BOX.sub("", inside) if len(inside) <= MAX_ANSWER else inside
         if inside.strip():
             yield Candidate(start=found.start(), end=past, text=inside)
-
-
-def brace_ends(text: str) -> dict[int, int]:
-    """Where each brace that opens and closes does so; escaped braces are letters."""
-    opened: list[int] = []
-    ends: dict[int, int] = {}
-    for found in re.finditer(r"\\.|[{}]", text, re.S):
-        if found[0] == "{":
-            opened.append(found.start())
-        elif found[0] == "}" and opened:
-            ends[opened.pop()] = found.start()
-    return ends
 
 
 def with_surroundings(tail: str, chain: Sequence[Candidate], text: str) -> str | None:

@@ -143,7 +143,7 @@ def apply_spellings(text: str) -> str:
 def brace_arguments(text: str) -> str:
     r"""`\frac12` → `\frac{1}{2}`, `\sqrt2` → `\sqrt{2}`."""
     pieces: list[str] = []
-    at = 0
+    ends, at = brace_ends(text), 0
     while found := NEEDS_ARGUMENTS.search(text, at):
         pieces.append(text[at : found.start()] + "\\" + found[1])
         at = found.end()
@@ -152,8 +152,7 @@ def brace_arguments(text: str) -> str:
                 at += 1
             token = TOKEN.match(text, at)
             if token is None or token[0] == "[":  # already in braces, or a root's index
-                end = closing_brace(text, at)
-                if end is None:
+                if (end := ends.get(at)) is None:
                     break
                 inside = text[at + 1 : end]
                 pieces.append("{" + brace_arguments(inside) + "}" if "\\" in inside else text[at : end + 1])
@@ -164,18 +163,16 @@ def brace_arguments(text: str) -> str:
     return "".join(pieces) + text[at:]
 
 
-def closing_brace(text: str, at: int) -> int | None:
-    """Where the brace that opens at `at` closes."""
-    if not text.startswith("{", at):
-        return None
-    depth = 0
-    for place in range(at, len(text)):
-        if text[place] == "\\":
-            continue
-        depth += (text[place] == "{") - (text[place] == "}")
-        if depth == 0:
-            return place
-    return None
+def brace_ends(text: str) -> dict[int, int]:
+    """Where each brace that opens and closes does so; escaped braces are letters."""
+    opened: list[int] = []
+    ends: dict[int, int] = {}
+    for found in re.finditer(r"\\.|[{}]", text, re.S):
+        if found[0] == "{":
+            opened.append(found.start())
+        elif found[0] == "}" and opened:
+            ends[opened.pop()] = found.start()
+    return ends
 
 
 def comparison_key(text: str) -> str:

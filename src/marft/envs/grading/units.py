@@ -125,9 +125,10 @@ def is_changed_by(rest: str) -> bool:
 
 
 def split_unit(text: str, is_number: bool = False) -> tuple[str, str]:
-    """The text without its unit, and the unit in one spelling ("" for none or an unknown word).
+    r"""The text without its unit, and the unit in one spelling ("" for none or an unknown word).
 
-    Plain words are units behind a bare number, or when they are known: `2xy` keeps its letters.
+    Plain words are units behind a bare number, or when they are known: `2xy` keeps its letters. Words in \text are none
+    behind other words or a bare name, unless they are known. Words that make it another value stay with the text.
     """
     text = ORDINAL.sub("", text).strip()
     if found := HALF.search(text):
@@ -136,34 +137,22 @@ def split_unit(text: str, is_number: bool = False) -> tuple[str, str]:
         return f"{found[1]}{text[found.end() :]}", NAMES.get(found[2] or "usd", "")
     if found := SIGN.search(text):
         return text[: found.start()].strip(), NAMES[found[1]]
-    if (found := IN_TEXT.search(text)) and text[: found.start()].strip():
-        return split_text_unit(text, found)
-    found = BEHIND_NUMBER.search(text)
-    if found is None or not text[: found.start()].strip():
+    if (found := IN_TEXT.search(text)) and (before := text[: found.start()].strip()):
+        name = unit_name(found[1], found[2])
+        is_unit = bool(name) or (TEXT_OPEN not in before and re.search(r"\d|\\(?:pi|sqrt|frac)", before) is not None)
+    elif (found := BEHIND_NUMBER.search(text)) and text[: found.start()].strip():
+        name = unit_name(found[1], None)
+        separate = text[: found.start(1)].endswith((" ", "-"))
+        long_word = len(found[1].split()[0].strip(".")) > 2 or PART_OF.match(found[1]) is not None
+        is_unit = is_number and separate and (long_word or bool(name))
+        is_unit = is_unit or (bool(name) and name.split("^")[0] not in SHORT)
+    else:
         return text, ""
-    name = unit_name(found[1], None)
-    separate = text[: found.start(1)].endswith((" ", "-"))
-    long_word = (len(found[1].split()[0].strip(".")) > 2 or PART_OF.match(found[1]) is not None) and separate
-    if (is_number and (long_word or (name and separate))) or (name and name.split("^")[0] not in SHORT):
-        return cut_unit(text, found, name)
-    return text, ""
-
-
-def split_text_unit(text: str, found: re.Match[str]) -> tuple[str, str]:
-    r"""Words in \text behind a value; behind other words, or a bare name, they are no unit unless they are a known one."""
-    name, before = unit_name(found[1], found[2]), text[: found.start()]
-    if not name and (TEXT_OPEN in before or not re.search(r"\d|\\(?:pi|sqrt|frac)", before)):
-        return text, ""
-    return cut_unit(text, found, name)
-
-
-def cut_unit(text: str, found: re.Match[str], name: str) -> tuple[str, str]:
-    """The text before a unit; words that make it another value stay with it."""
-    if VERBAL.match(found[1].strip()):
-        return text, name
+    if not is_unit or VERBAL.match(found[1].strip()):
+        return text, name if is_unit else ""
     changed = CHANGED.match(found[1])
-    end = changed.end() if changed else 0
-    return text[: found.start(1) + end if end else found.start()].rstrip(" -").strip(), name
+    end = found.start(1) + changed.end() if changed and changed.end() else found.start()
+    return text[:end].rstrip(" -").strip(), name
 
 
 def unit_name(words: str, power: str | None) -> str:
