@@ -10,9 +10,7 @@ from marft.envs.grading.latex_normalization import brace_ends
 from marft.envs.grading.number_words import SCALE
 from marft.envs.grading.units import unit_name
 
-TAG = re.compile(
-    r"<(final_?|)answer>(.*?)(?:</\1answer>|\Z)|\[(final_?|)answer\](.{1,1000}?)\[/\3answer\]", re.S | re.I
-)
+TAG = re.compile(r"(?is)<(final_?|)answer>(.*?)(?:</\1answer>|\Z)|\[(final_?|)answer\](.{1,1000}?)\[/\3answer\]")
 BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*")
 UNBRACED = re.compile(r"([^\s${}]{1,40}?)(?=\.?\s*(?:\$|\\[)\]]|\n|\Z))")  # up to the end of its formula or line
 SIGN = r"[-+*/^:×÷·−–—~|&]|\\(?:cdot|times|div|pm|mp|to|mid|over|vert|sim|ast|cup|cap|backslash)(?![A-Za-z])"

@@ -88,9 +88,8 @@ def extract_answer(text: str, prompt: str = "", sought: AnswerKind = "number") -
     tail = text[-TAIL:]
     *_, spoken = THOUGHT.split(tail)
     tail = strip_markup(spoken if spoken.strip() else tail)
-    return first_answer(
-        tail, without_whitespace(prompt[:MAX_PROMPT]), ("tag", "box", "label", *UNLABELLED[sought]), sought
-    )
+    sources = ("tag", "box", "label", *UNLABELLED[sought])
+    return first_answer(tail, without_whitespace(prompt[:MAX_PROMPT]), sources, sought)
 
 
 def first_answer(tail: str, copied: str, sources: tuple[str, ...], sought: AnswerKind = "number") -> str | None:

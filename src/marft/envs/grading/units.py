@@ -10,7 +10,7 @@ import re
 from fractions import Fraction
 
 from marft.envs.grading.latex_normalization import TEXT_CLOSE, TEXT_OPEN
-from marft.envs.grading.number_words import SCALE
+from marft.envs.grading.number_words import PARTS, SCALE, SMALL
 from marft.envs.grading.retraction import REFUSED
 
 UNITS = """
@@ -76,10 +76,9 @@ ORDINAL = re.compile(rf"(?<=\d)\s*(?:\^\s*\{{?\s*)?{TEXT_OPEN}?\s*(?:st|nd|rd|th
 RATE = re.compile(r"\s*([a-z]+)\s*(?:per|/)\s*([a-z]+)\s*$")
 POWERS = {"square": "2", "sq": "2", "squared": "2", "cubic": "3", "cu": "3", "cubed": "3"}
 NUMERALS = (
-    "zero|one|two|three|four|five|six|seven|eight|nine|tens?|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen"
-    rf"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|(?:{SCALE})(?:s|th|ths)?|\w*illions?|googols?|(?:milli|micro|nano|mega|giga|tera|centi|deci)s?|per (?:mille|hundred|thousand|million)|grand|reams?|lacs?|bn|mn|mils?|mln|bln|tn"
-    "|half|halves|thirds?|quarters?|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf)ths?|(?:\\w+-?)?folds?"
-    "|couples?|pairs?|trios?|quartets?"
+    rf"{'|'.join(SMALL)}|tens|(?:{SCALE})(?:s|th|ths)?|(?:{'|'.join(PARTS)})s?|\w*illions?|googols?|(?:\w+-?)?folds?"
+    r"|(?:milli|micro|nano|mega|giga|tera|centi|deci)s?|per (?:mille|hundred|thousand|million)|grand|reams?|bn|mn|mils?|mln"
+    r"|bln|tn|couples?|pairs?|trios?|quartets?"
 )
 OPERATORS = (
     "plus|minus|times(?!\\s*$)|less|fewer|more(?!\\s+[a-z]+s\\s*$)|than|divided|multiplied|modulo|mod|factorials?|choose|power|root|reciprocal"
