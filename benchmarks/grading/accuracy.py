@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,16 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # benchmarks is a package of
 from rich.progress import Progress
 
 from benchmarks.docs import report_grading
-from marft.envs.grading import committed, final_answer, grade
-from marft.envs.grading.extract import boxes
-from marft.envs.grading.latex import clean
-from marft.envs.grading.shape import Leaf, read
-from marft.envs.grading.values import is_number, render, spelled
-from marft.envs.grading.worker import WALL_S
+from benchmarks.grading.verdicts import Case, chunks, graded, section, warm_up
+from marft.envs.grading import extract_answer
+from marft.envs.grading.algebra_worker import WALL_S
+from marft.envs.grading.answer_structure import Leaf, parse_structure
+from marft.envs.grading.boxed_answers import boxed_answers
+from marft.envs.grading.comparison import canonical_text, is_number, is_word
+from marft.envs.grading.latex_normalization import normalize_latex
 
-TABLES = Path(__file__).parents[2] / "tests" / "envs" / "grading"
+ROOT = Path(__file__).parents[2]
+TABLES = ROOT / "tests" / "envs" / "grading"
 sys.path.insert(0, str(TABLES))
 from answer_forms import Form, fair_forms, wrong_forms  # noqa: E402
 from hostile_messages import HOSTILE, Problem, mutated  # noqa: E402
@@ -49,30 +51,17 @@ BEFORE_EVERY = 5  # so many of the attack's cases are left to one that an earlie
 MANY = 10_000  # cases of a section that are too many for that
 FORMS: dict[str, Callable[[], list[Form]]] = {"fair forms": fair_forms, "wrong forms": wrong_forms}
 WRONG = ("formulas copied", "formulas rewritten", "wrong forms")  # sections of which nothing may be right
-Case = tuple[str, str, str]  # message, gold, prompt
 
 
 def load(folder: Path, stem: str) -> list[Problem]:
     rows = [json.loads(line) for line in (folder / f"{stem}.jsonl").read_text(encoding="utf-8").splitlines()]
     if stem.startswith("gsm8k"):
         return [Problem(prompt=r["question"], solution=r["answer"], gold=r["answer"].split("####")[1]) for r in rows]
-    golds = [[box.text for box in boxes(row["solution"])] for row in rows]
+    golds = [[box.text for box in boxed_answers(row["solution"])] for row in rows]
     return [
         Problem(prompt=row["problem"], solution=row["solution"], gold=own[-1] if own else "")
         for row, own in zip(rows, golds, strict=True)
     ]
-
-
-def graded(cases: Sequence[Case]) -> list[dict[str, Any]]:
-    """Runs in a worker: the verdict of each case, its vote, and its seconds; nothing may raise."""
-    found = []
-    for message, gold, prompt in cases:
-        started = time.perf_counter()
-        verdict = grade(message, gold, prompt)
-        seconds = time.perf_counter() - started
-        final_answer(message, prompt)
-        found.append({"right": verdict, "seconds": seconds})
-    return found
 
 
 def hostile(task: tuple[str, int, int, Sequence[Problem]]) -> list[dict[str, Any]]:
@@ -85,18 +74,9 @@ def hostile(task: tuple[str, int, int, Sequence[Problem]]) -> list[dict[str, Any
         message = (HOSTILE | {"mutated": mutated})[kind](rng, problem)
         row = graded([(message, problem.gold, problem.prompt)])[0]
         if row["right"] and kind != "mutated":
-            row |= {"kind": kind, "seed": seed, "gold": problem.gold, "said": committed(message, problem.prompt)}
+            row |= {"kind": kind, "seed": seed, "gold": problem.gold, "said": extract_answer(message, problem.prompt)}
         found.append(row)
     return found
-
-
-def warm_up() -> None:
-    """The helper's start is no part of a case."""
-    grade(r"\boxed{k+k}", "2k")
-
-
-def chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    return (items[at : at + size] for at in range(0, len(items), size))
 
 
 def table_of(name: str) -> list[Case]:
@@ -108,7 +88,7 @@ def table_of(name: str) -> list[Case]:
 def other_golds(golds: Sequence[str]) -> list[Case]:
     """Pairs of golds with different canonical text; half of them among those that are no numbers."""
     rng = random.Random(0)
-    forms = {render(read(clean(gold))): gold for gold in golds if gold}
+    forms = {canonical_text(parse_structure(normalize_latex(gold))): gold for gold in golds if gold}
     hard = sorted(gold for form, gold in forms.items() if not is_number(form))
     pools = [sorted(forms.values()), hard]
     drawn = [rng.sample(pools[n % 2], 2) for n in range(OTHER_GOLDS)]
@@ -117,11 +97,11 @@ def other_golds(golds: Sequence[str]) -> list[Case]:
 
 def rewritten(golds: Iterable[str]) -> tuple[list[Case], list[Case]]:
     """Expressions of MATH as 2·(gold)/2, which are right, and as gold + 1, which are wrong: algebra decides both."""
-    leaves = {gold: read(clean(gold)) for gold in sorted(set(golds)) if gold}
+    leaves = {gold: parse_structure(normalize_latex(gold)) for gold in sorted(set(golds)) if gold}
     plain = [
         (gold, leaf.text)
         for gold, leaf in leaves.items()
-        if isinstance(leaf, Leaf) and leaf.text.isascii() and not (leaf.words or leaf.name or spelled(leaf))
+        if isinstance(leaf, Leaf) and leaf.text.isascii() and not (leaf.words or leaf.name or is_word(leaf))
         if not is_number(leaf.text) and not any(sign in leaf.text for sign in "_:<>=") and len(leaf.text) > 1
     ]
     drawn = random.Random(0).sample(plain, min(REWRITTEN, len(plain)))
@@ -154,26 +134,18 @@ def as_cases(forms: Iterable[Form]) -> list[Case]:
 
 def counted_before(revision: str, folder: Path) -> dict[str, Any]:
     """The compared sections' counts with the grader of a revision."""
-    root = TABLES.parents[2]
+    cases = compared(folder, {stem: load(folder, stem) for stem in FILES})
+    fewer = {name: own[:: BEFORE_EVERY if len(own) > MANY else 1] for name, own in cases.items()}
     with tempfile.TemporaryDirectory() as scratch:
-        archive = subprocess.run(["git", "archive", revision, "src"], cwd=root, capture_output=True, check=True)
+        archive = subprocess.run(["git", "archive", revision, "src"], cwd=ROOT, capture_output=True, check=True)
         subprocess.run(["tar", "x", "-C", scratch], input=archive.stdout, check=True)
-        counts = Path(scratch) / "counts.json"
-        command = [sys.executable, __file__, "--data", str(folder), "--counts", str(counts)]
+        given, verdicts = Path(scratch) / "cases.json", Path(scratch) / "verdicts.json"
+        given.write_text(json.dumps(fewer), encoding="utf-8")
+        command = [sys.executable, str(Path(__file__).with_name("verdicts.py")), str(given), str(verdicts)]
         subprocess.run(command, env={**os.environ, "PYTHONPATH": f"{scratch}/src"}, check=True)
-        return {"revision": revision, **json.loads(counts.read_text(encoding="utf-8"))}
-
-
-def counts(folder: Path) -> dict[str, Any]:
-    problems = {stem: load(folder, stem) for stem in FILES}
-    found: dict[str, Any] = {"sections": {}, "kinds": {}}
-    with ProcessPoolExecutor(2, initializer=warm_up) as pool, Progress() as progress:
-        for name, own in compared(folder, problems).items():
-            fewer = own[:: BEFORE_EVERY if len(own) > MANY else 1]
-            found["sections"][name], rows = section(pool, progress, name, graded, list(chunks(fewer, 50)))
-            if name in FORMS:
-                found["kinds"][name] = by_kind(name, rows)
-    return found
+        found = json.loads(verdicts.read_text(encoding="utf-8"))
+    kinds = {name: by_kind(name, found["rows"][name]) for name in FORMS}
+    return {"revision": revision, "sections": found["figures"], "kinds": kinds}
 
 
 def by_kind(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
@@ -183,26 +155,6 @@ def by_kind(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, in
         own["cases"] += 1
         own["right"] += row["right"]
     return found
-
-
-def section(
-    pool: ProcessPoolExecutor,
-    progress: Progress,
-    name: str,
-    work: Callable[[Any], list[dict[str, Any]]],
-    parts: list[Any],
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    started = time.perf_counter()
-    rows = [row for part in progress.track(pool.map(work, parts), total=len(parts), description=name) for row in part]
-    seconds = sorted(row["seconds"] for row in rows)
-    figures = {
-        "cases": len(rows),
-        "right": sum(row["right"] for row in rows),
-        "seconds": round(time.perf_counter() - started, 1),
-        "median_ms": round(1e3 * seconds[len(seconds) // 2], 2),
-        "longest_s": round(seconds[-1], 2),
-    }
-    return figures, rows
 
 
 def measure(folder: Path, fuzz: int) -> dict[str, Any]:
@@ -219,13 +171,13 @@ def measure(folder: Path, fuzz: int) -> dict[str, Any]:
     results: dict[str, Any] = {"sections": {}, "kinds": {}, "unexpected": {}, "hostile": {}, "hostile_right": []}
     with ProcessPoolExecutor(2, initializer=warm_up) as pool, Progress() as progress:
         for name, own in cases.items():
-            figures, rows = section(pool, progress, name, graded, list(chunks(own, 50)))
+            figures, rows = section(pool, progress, name, graded, list(chunks(own)))
             wanted = expected.get(name, True)
             if name in FORMS:
                 results["kinds"][name] = by_kind(name, rows)
             odd = [c for c, row in zip(own, rows, strict=True) if row["right"] != wanted]
             results["sections"][name] = figures | {"expected": "right" if wanted else "wrong"}
-            results["unexpected"][name] = [{"gold": c[1], "said": committed(c[0], c[2])} for c in odd]
+            results["unexpected"][name] = [{"gold": c[1], "said": extract_answer(c[0], c[2])} for c in odd]
         sample = [p for stem in FILES for p in random.Random(stem).sample(problems[stem], 500) if p.gold]
         even = (1 - sum(SHARES.values())) / (len(HOSTILE) + 1 - len(SHARES))
         for kind in (*HOSTILE, "mutated"):
@@ -262,14 +214,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--fuzz", type=int, default=100_000)
     parser.add_argument("--before", help="revision of an earlier grader to count the same cases with")
-    parser.add_argument(
-        "--counts", type=Path, help="only count the cases that revisions are compared by, into this file"
-    )
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     args = parser.parse_args()
-    if args.counts:
-        args.counts.write_text(json.dumps(counts(args.data)), encoding="utf-8")
-        return
     started = time.perf_counter()
     results = measure(args.data, args.fuzz)
     if args.before:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marft.envs.grading.symbolic import Client
+from marft.envs.grading.algebra_client import AlgebraClient
 from marft.envs.processes import ChildProcess, LineReader, read_frames, to_frame
 from marft.envs.sandbox import require_sandbox
 from marft.types import MarftError
@@ -65,7 +65,7 @@ def test_every_module_can_be_imported_without_what_only_linux_has(lacking: str) 
 def test_algebra_decides_without_linux(lacking: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sitecustomize.py").write_text(lacking)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
-    client = Client()
+    client = AlgebraClient()
     try:
         assert client.equal(r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}")
         assert not client.equal(r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{3}}")

@@ -14,11 +14,11 @@ from hostile_messages import HOSTILE, Problem, mutated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marft.envs.grading import committed, final_answer, grade
-from marft.envs.grading.extract import boxes
-from marft.envs.grading.latex import clean
-from marft.envs.grading.shape import read
-from marft.envs.grading.values import render
+from marft.envs.grading import extract_answer, final_answer, grade
+from marft.envs.grading.answer_structure import parse_structure
+from marft.envs.grading.boxed_answers import boxed_answers
+from marft.envs.grading.comparison import canonical_text
+from marft.envs.grading.latex_normalization import normalize_latex
 
 HERE = Path(__file__).parent
 DATA = HERE.parents[3] / "shared" / "data"
@@ -37,7 +37,7 @@ def problems(stem: str) -> list[Problem]:
     rows = [json.loads(line) for line in (DATA / f"{stem}.jsonl").read_text(encoding="utf-8").splitlines()]
     if stem.startswith("gsm8k"):
         return [Problem(prompt=r["question"], solution=r["answer"], gold=r["answer"].split("####")[1]) for r in rows]
-    found = [(row, list(boxes(row["solution"]))) for row in rows]
+    found = [(row, list(boxed_answers(row["solution"]))) for row in rows]
     return [Problem(prompt=r["problem"], solution=r["solution"], gold=own[-1].text) for r, own in found if own]
 
 
@@ -103,7 +103,7 @@ def test_a_fraction_equals_itself_in_every_form_and_no_neighbour(value: object) 
     ],
 )
 def test_one_answer_is_read(text: str, answer: str | None) -> None:
-    assert committed(text) == answer
+    assert extract_answer(text) == answer
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_bare_number_counts_for_numbers_only() -> None:
 
 @pytest.mark.parametrize("text", [PROMPT, PROMPT * 2, PROMPT.upper(), PROMPT[:40], PROMPT[20:], f"Q: {PROMPT}\nHm."])
 def test_an_echo_of_the_prompt_commits_to_nothing(text: str) -> None:
-    assert committed(text, PROMPT) is None
+    assert extract_answer(text, PROMPT) is None
     assert not any(grade(text, gold, PROMPT) for gold in ("12", "5", "17", "3"))
 
 
@@ -205,7 +205,9 @@ def test_other_golds_are_wrong() -> None:
     for _ in range(300):
         one, other = rng.sample(golds, 2)
         if grade(rf"\boxed{{{other}}}", one):
-            assert render(read(clean(one))) == render(read(clean(other)))
+            assert canonical_text(parse_structure(normalize_latex(one))) == canonical_text(
+                parse_structure(normalize_latex(other))
+            )
 
 
 # --- hostile text -----------------------------------------------------------------------------------------------------
@@ -241,8 +243,8 @@ def test_any_text_is_read(text: str, gold: str, prompt: str) -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.text(alphabet="\\{}()[]^_$,.=<>+-0123456789 x\x00\ud800boxedfractext", max_size=60))
 def test_any_formula_is_read(text: str) -> None:
-    read(clean(text))
-    assert final_answer(rf"\boxed{{{text}}}") is None or committed(rf"\boxed{{{text}}}") is not None
+    parse_structure(normalize_latex(text))
+    assert final_answer(rf"\boxed{{{text}}}") is None or extract_answer(rf"\boxed{{{text}}}") is not None
 
 
 @pytest.mark.parametrize(

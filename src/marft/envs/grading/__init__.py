@@ -1,20 +1,29 @@
-"""Math grading: the one answer a message commits to, and whether it equals the gold answer. See docs/grading.md."""
+r"""Math grading: finds the one answer that a message commits to, and decides whether it equals the gold answer.
+
+    message ── markup ── extraction ───────────── answer text ── latex_normalization ── answer_structure
+                 │  boxed_answers, labelled_answers,                (one spelling)    (value, list, interval …)
+                 │  last_line, sentence_answers: candidates                                    │
+                 └─ retraction: "4 is wrong"                                              comparison ── True, False
+                                                                                               │ undecided
+    prompt ── prompt_formulas: is it the question again?  requested_form: is it unfinished?    │
+              requested_unit: hours or minutes, per cent …        algebra_client ── algebra_worker ── algebra
+
+See docs/grading.md.
+"""
 
 from __future__ import annotations
 
-from marft.envs.grading.extract import MAX_PROMPT, committed
-from marft.envs.grading.forms import unfinished
-from marft.envs.grading.found import MAX_ANSWER
-from marft.envs.grading.latex import TEXT_CLOSE, TEXT_OPEN, clean, key
-from marft.envs.grading.matching import same
-from marft.envs.grading.measure import measure_of
-from marft.envs.grading.question import asked_for, chosen, rewritten, wrapped
-from marft.envs.grading.shape import Leaf, Shape, leaves, read
-from marft.envs.grading.sought import sought_for
-from marft.envs.grading.symbolic import CLIENT
-from marft.envs.grading.values import cheap, render
+from marft.envs.grading.algebra_client import CLIENT
+from marft.envs.grading.answer_structure import Leaf, Structure, leaves, parse_structure
+from marft.envs.grading.candidates import MAX_ANSWER
+from marft.envs.grading.comparison import canonical_text, structures_equal, values_equal
+from marft.envs.grading.extraction import MAX_PROMPT, answer_kind, extract_answer
+from marft.envs.grading.latex_normalization import TEXT_CLOSE, TEXT_OPEN, comparison_key, normalize_latex
+from marft.envs.grading.prompt_formulas import choice_letter, is_prompt_formula, requested_side, wrapped_formulas
+from marft.envs.grading.requested_form import is_unfinished
+from marft.envs.grading.requested_unit import requested_unit
 
-__all__ = ["committed", "final_answer", "grade"]
+__all__ = ["extract_answer", "final_answer", "grade"]
 
 MAX_WRAPPED = 2  # formulas of the prompt in an answer that algebra is asked about
 
@@ -22,52 +31,52 @@ MAX_WRAPPED = 2  # formulas of the prompt in an answer that algebra is asked abo
 def grade(text: str, gold: str, prompt: str = "") -> bool:
     """Whether the message `text` commits to the answer `gold`; what copies the `prompt` commits to nothing.
 
-    Takes any text, never raises on it, and takes at most three times the helper's limit. Letters and exact numbers decide first;
-    the rest goes to algebra in a process of its own.
+    Takes any text, never raises on it, and takes at most three times the worker's limit. Letters and exact numbers decide
+    first; the rest goes to algebra in a process of its own.
     """
-    wanted = committed(gold, sought="formula") or gold
+    prompt = prompt[:MAX_PROMPT]
+    wanted = extract_answer(gold, sought="formula") or gold
     if len(wanted) > MAX_ANSWER or not wanted.strip():
         return False
-    gold_shape = read(clean(wanted))
-    said = committed(text, prompt, sought_for(gold_shape))
+    gold_structure = parse_structure(normalize_latex(wanted))
+    said = extract_answer(text, prompt, answer_kind(gold_structure))
     if said is None:
         return False
-    said = asked_for(chosen(said, wanted, prompt[:MAX_PROMPT]), prompt[:MAX_PROMPT])
-    answer = read(clean(said))
-    verdict = same(gold_shape, answer, lambda one, other: equal(one, other, prompt[:MAX_PROMPT]))
-    if verdict is False or not worked_out(said, answer, wanted, gold_shape, prompt[:MAX_PROMPT]):
+    said = requested_side(choice_letter(said, wanted, prompt), prompt)
+    answer = parse_structure(normalize_latex(said))
+
+    def equal(one: Leaf, other: Leaf) -> bool | None:
+        alike = comparison_key(one.text) == comparison_key(other.text) and one.unit == other.unit
+        return values_equal(one, other) if alike else values_equal(one, other, requested_unit(prompt))
+
+    verdict = structures_equal(gold_structure, answer, equal)
+    if verdict is False or not is_worked_out(said, answer, wanted, gold_structure, prompt):
         return False
-    return verdict is True or (CLIENT.equal(wanted, said) and not in_wrapping(said, wanted, prompt[:MAX_PROMPT]))
+    return verdict is True or (CLIENT.equal(wanted, said) and not wraps_prompt_formula(said, wanted, prompt))
 
 
-def equal(gold: Leaf, answer: Leaf, prompt: str) -> bool | None:
-    """Whether two values are equal; the prompt is read only where they are not written alike."""
-    alike = key(gold.text) == key(answer.text) and gold.unit == answer.unit
-    return cheap(gold, answer) if alike else cheap(gold, answer, measure_of(prompt))
-
-
-def worked_out(said: str, answer: Shape, wanted: str, gold: Shape, prompt: str) -> bool:
+def is_worked_out(said: str, answer: Structure, wanted: str, gold: Structure, prompt: str) -> bool:
     """Whether an answer is the gold as it is written, or neither the question over again nor short of the form asked."""
-    written, cleaned = clean(wanted), clean(said).strip(TEXT_OPEN + TEXT_CLOSE)
-    if key(written) == key(cleaned):
+    written, cleaned = normalize_latex(wanted), normalize_latex(said).strip(TEXT_OPEN + TEXT_CLOSE)
+    if comparison_key(written) == comparison_key(cleaned):
         return True
-    if rewritten(cleaned, written, prompt):
+    if is_prompt_formula(cleaned, written, prompt):
         return False
     golds = list(leaves(gold))
-    for leaf in leaves(answer):
-        if any(key(leaf.text) == key(other.text) for other in golds):
-            continue
-        if all(rewritten(leaf.text, other.text, prompt) or unfinished(leaf, other, prompt) for other in golds):
-            return False
-    return True
+    return not any(
+        all(is_prompt_formula(leaf.text, other.text, prompt) or is_unfinished(leaf, other, prompt) for other in golds)
+        for leaf in leaves(answer)
+        if all(comparison_key(leaf.text) != comparison_key(other.text) for other in golds)
+    )
 
 
-def in_wrapping(said: str, wanted: str, prompt: str) -> bool:
+def wraps_prompt_formula(said: str, wanted: str, prompt: str) -> bool:
     """Whether an answer only wraps a formula of the prompt that has the value asked for."""
-    return any(CLIENT.equal(wanted, formula) for formula in wrapped(clean(said), clean(wanted), prompt)[:MAX_WRAPPED])
+    formulas = wrapped_formulas(normalize_latex(said), normalize_latex(wanted), prompt)
+    return any(CLIENT.equal(wanted, formula) for formula in formulas[:MAX_WRAPPED])
 
 
 def final_answer(text: str, prompt: str = "") -> str | None:
     """The answer a message commits to in canonical form, for counting votes; None: none."""
-    said = committed(text, prompt)
-    return (render(read(clean(said))) or None) if said is not None else None
+    said = extract_answer(text, prompt)
+    return (canonical_text(parse_structure(normalize_latex(said))) or None) if said is not None else None

@@ -1,4 +1,4 @@
-"""Equality of two values by algebra: math-verify, told to be exact. Slow, and only safe under the helper's limits."""
+"""Equality of two values by algebra: math-verify, told to be exact. Slow, and only safe under the worker's limits."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import importlib
 import re
 from typing import Any
 
-from marft.envs.grading.latex import SET_CLOSE, SET_OPEN
-from marft.envs.grading.shape import EQUALS, Leaf
-from marft.envs.grading.values import cheap
+from marft.envs.grading.answer_structure import EQUALS, Leaf
+from marft.envs.grading.comparison import values_equal
+from marft.envs.grading.latex_normalization import SET_CLOSE, SET_OPEN
 
 MAX_VALUE = 300  # characters
 MAX_NESTING = 16
@@ -26,16 +26,17 @@ WARM_UP = (
 )  # fmt: skip
 
 
-def equal_values(gold: Leaf, answer: Leaf) -> bool:
-    verdict = cheap(gold, answer)
+def equal_by_algebra(gold: Leaf, answer: Leaf) -> bool:
+    """Whether two values are equal; algebra is asked where letters and numbers do not decide."""
+    verdict = values_equal(gold, answer)
     if verdict is not None:
         return verdict
     both_equations = bool(gold.name and answer.name)
     first, second = (f"{leaf.name}={leaf.text}" if both_equations else leaf.text for leaf in (gold, answer))
-    return sayable(first) and sayable(second) and verified(first, second)
+    return is_tractable(first) and is_tractable(second) and verified_by_sympy(first, second)
 
 
-def sayable(text: str) -> bool:
+def is_tractable(text: str) -> bool:
     """Whether it makes sense to try: ASCII, of bounded length and depth, at most one equation, and no tower of powers."""
     text = text.replace("°", "")
     if (
@@ -52,16 +53,19 @@ def sayable(text: str) -> bool:
     return min(depths) >= 0 and depths[-1] == 0 and max(depths) <= MAX_NESTING
 
 
-def verified(gold: str, answer: str) -> bool:
+def verified_by_sympy(gold: str, answer: str) -> bool:
+    """Whether math-verify finds two formulas equal, under our stricter rules."""
     from math_verify import verify
 
-    golds, answers = parsed(gold), parsed(answer)
-    if not golds or not answers or not comparable(golds[0], answers[0]):
+    golds, answers = parse_latex(gold), parse_latex(answer)
+    if not golds or not answers or not are_comparable(golds[0], answers[0]):
         return False
-    return bool(verify(golds[0], answers[0], strict=True, timeout_seconds=None)) and near(golds[0], answers[0])
+    return bool(verify(golds[0], answers[0], strict=True, timeout_seconds=None)) and are_relatively_close(
+        golds[0], answers[0]
+    )
 
 
-def comparable(gold: Any, answer: Any) -> bool:
+def are_comparable(gold: Any, answer: Any) -> bool:
     """math-verify calls two equations equal when neither has a solution, and a set equal to its only element."""
     from sympy import Eq, Set, simplify
 
@@ -73,7 +77,7 @@ def comparable(gold: Any, answer: Any) -> bool:
     return bool(factor.is_number and factor.is_finite and factor != 0)
 
 
-def near(gold: Any, answer: Any) -> bool:
+def are_relatively_close(gold: Any, answer: Any) -> bool:
     """math-verify chops what is below 1e-15 to 0, which makes all tiny constants equal: compare relatively."""
     from sympy import Expr
 
@@ -85,7 +89,7 @@ def near(gold: Any, answer: Any) -> bool:
     return bool(abs(first - second) <= TOLERANCE * max(abs(first), abs(second)))
 
 
-def parsed(text: str) -> list[Any]:
+def parse_latex(text: str) -> list[Any]:
     """Decimals become fractions first: math-verify rounds floats, and 1.414214 is not the root of 2."""
     from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse
@@ -100,12 +104,12 @@ def parsed(text: str) -> list[Any]:
     return list(parse(f"${text}$", [config], fallback_mode="no_fallback", parsing_timeout=None))
 
 
-def load() -> None:
+def load_math_verify() -> None:
     """Import and warm up what is slow, then take away sympy's way to run text as Python."""
     from sympy.parsing import sympy_parser
 
     for text in WARM_UP:
-        verified(text, "(x+1)^2")
+        verified_by_sympy(text, "(x+1)^2")
     importlib.import_module("sympy.physics.units")  # simplify imports it when it first needs it
     sympy_parser.parse_expr = number_or_name
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 
 STRUCK = re.compile(r"~~[^~\n]{1,200}~~|<(del|s|strike)>.{1,200}?</\1>", re.I)
-TAG = re.compile(
-    r"</?(?:b|strong|i|em|u|p|div|span|center|code|pre|mark|font|h[1-6]|li|ul|br)(?:\s[^<>]{0,80})?/?>", re.I
-)
+TAG = re.compile(r"(?i)</?(?:[biup]|strong|em|div|span|center|code|pre|mark|font|h[1-6]|li|ul|br)(?:\s[^<>]{0,80})?/?>")
 CELL = re.compile(r"^\|[ *]+([^|\n]{1,200}?)[ *]+\|[ \t]*$", re.M)
 ANSWER_ROW = re.compile(r"^\|[ *]*((?:final )?answer)[ *:]*\|[ \t]*([^|\n]{1,200}?)[ \t]*\|[ \t]*$", re.I | re.M)
 RULE = re.compile(r"^\|(?:[ \t]*:?-{3,}:?[ \t]*\|)+[ \t]*$\n?", re.M)
@@ -19,7 +17,8 @@ CALCULATOR = re.compile(r"<<[^<>\n]{1,100}>>")
 LABELS = re.compile(r"(?:答案|答)\s*(?:是|为)?\s*[:：]?|(?<![A-Za-z])(?:réponse|respuesta|antwort|ответ)\s*[:：]", re.I)
 
 
-def unmarked(text: str) -> str:
+def strip_markup(text: str) -> str:
+    """A message in plain words."""
     text = STRUCK.sub(" ", text)
     text = TAG.sub("", text).replace("&nbsp;", " ").replace("：", ":")
     text = ARROW.sub("→", text)

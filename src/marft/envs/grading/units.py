@@ -9,72 +9,61 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from marft.envs.grading.denial import REFUSED
-from marft.envs.grading.latex import TEXT_CLOSE, TEXT_OPEN
-from marft.envs.grading.numerals import SCALE
+from marft.envs.grading.latex_normalization import TEXT_CLOSE, TEXT_OPEN
+from marft.envs.grading.number_words import PARTS, SCALE, SMALL
+from marft.envs.grading.retraction import REFUSED
 
-KNOWN = {
-    "cm": "cm cms centimeter centimeters centimetre centimetres",
-    "mm": "mm millimeter millimeters millimetre millimetres",
-    "m": "m meter meters metre metres",
-    "km": "km kms kilometer kilometers kilometre kilometres",
-    "in": "in inch inches",
-    "ft": "ft foot feet",
-    "yd": "yd yard yards",
-    "mi": "mi mile miles",
-    "ms": "millisecond milliseconds",
-    "s": "s sec secs second seconds",
-    "min": "min mins minute minutes",
-    "h": "h hr hrs hour hours",
-    "day": "day days",
-    "week": "week weeks",
-    "fortnight": "fortnight fortnights",
-    "month": "month months",
-    "year": "year years yr yrs",
-    "decade": "decade decades",
-    "century": "century centuries",
-    "dollar": "dollar dollars usd bucks",
-    "cent": "cent cents ¢ penny pennies",
-    "nickel": "nickel nickels",
-    "dime": "dime dimes",
-    "euro": "euro euros eur €",
-    "pound": "gbp £ quid",
-    "yen": "yen jpy ¥",
-    "degree": "degree degrees °",
-    "radian": "radian radians rad",
-    "percent": "percent % pct",
-    "mg": "mg milligram milligrams",
-    "g": "g gram grams",
-    "kg": "kg kgs kilogram kilograms kilo kilos",
-    "t": "ton tons tonne tonnes",
-    "lb": "lb lbs pound pounds",
-    "oz": "oz ounce ounces",
-    "ml": "ml milliliter milliliters millilitre millilitres",
-    "l": "l liter liters litre litres",
-    "gal": "gallon gallons",
-    "qt": "quart quarts",
-    "pt": "pint pints",
-    "mph": "mph",
-    "kmh": "kph kmh",
-    "am": "am",
-    "pm": "pm",
-}
-NAMES = {word: unit for unit, words in KNOWN.items() for word in words.split()}
-SIZES = {  # of units that convert into each other, by what they measure
-    "length": {"mm": "1/1000", "cm": "1/100", "m": "1", "km": "1000", "in": "0.0254", "ft": "0.3048", "yd": "0.9144", "mi": "1609.344"},
-    "time": {"ms": "1/1000", "s": "1", "min": "60", "h": "3600", "day": "86400", "week": "604800", "fortnight": "1209600"},
-    "calendar": {"month": "1", "year": "12", "decade": "120", "century": "1200"},
-    "mass": {"mg": "1/1000", "g": "1", "kg": "1000", "t": "1000000"},
-    "weight": {"oz": "1", "lb": "16"},
-    "volume": {"ml": "1/1000", "l": "1"},
-    "capacity": {"pt": "1", "qt": "2", "gal": "8"},
-    "money": {"cent": "1/100", "nickel": "1/20", "dime": "1/10", "dollar": "1"},
-}  # fmt: skip
-KINDS = {unit: kind for kind, sizes in SIZES.items() for unit in sizes} | {
-    "euro": "money", "pound": "money", "yen": "money", "month": "time", "year": "time", "decade": "time",
-    "century": "time", "oz": "mass", "lb": "mass", "degree": "angle", "radian": "angle", "pt": "volume", "qt": "volume",
-    "gal": "volume", "mph": "speed", "kmh": "speed", "am": "clock", "pm": "clock",
-}  # fmt: skip
+UNITS = """
+cm        length   1/100    cm cms centimeter centimeters centimetre centimetres
+mm        length   1/1000   mm millimeter millimeters millimetre millimetres
+m         length   1        m meter meters metre metres
+km        length   1000     km kms kilometer kilometers kilometre kilometres
+in        length   0.0254   in inch inches
+ft        length   0.3048   ft foot feet
+yd        length   0.9144   yd yard yards
+mi        length   1609.344 mi mile miles
+ms        time     1/1000   millisecond milliseconds
+s         time     1        s sec secs second seconds
+min       time     60       min mins minute minutes
+h         time     3600     h hr hrs hour hours
+day       time     86400    day days
+week      time     604800   week weeks
+fortnight time     1209600  fortnight fortnights
+month     calendar 1        month months
+year      calendar 12       year years yr yrs
+decade    calendar 120      decade decades
+century   calendar 1200     century centuries
+dollar    money    1        dollar dollars usd bucks
+cent      money    1/100    cent cents ¢ penny pennies
+nickel    money    1/20     nickel nickels
+dime      money    1/10     dime dimes
+euro      money    -        euro euros eur €
+pound     money    -        gbp £ quid
+yen       money    -        yen jpy ¥
+degree    angle    -        degree degrees °
+radian    angle    -        radian radians rad
+percent   -        -        percent % pct
+mg        mass     1/1000   mg milligram milligrams
+g         mass     1        g gram grams
+kg        mass     1000     kg kgs kilogram kilograms kilo kilos
+t         mass     1000000  ton tons tonne tonnes
+lb        weight   16       lb lbs pound pounds
+oz        weight   1        oz ounce ounces
+ml        volume   1/1000   ml milliliter milliliters millilitre millilitres
+l         volume   1        l liter liters litre litres
+gal       capacity 8        gallon gallons
+qt        capacity 2        quart quarts
+pt        capacity 1        pint pints
+mph       speed    -        mph
+kmh       speed    -        kph kmh
+am        clock    -        am
+pm        clock    -        pm
+"""  # name, group of units that convert into each other, size, spellings
+ROWS = [row.split() for row in UNITS.strip().splitlines()]
+NAMES = {word: unit for unit, _, _, *words in ROWS for word in words}
+GROUPS = {unit: group for unit, group, *_ in ROWS if group != "-"}
+SIZES = {unit: Fraction(size) for unit, _, size, *_ in ROWS if size != "-"}
+DIMENSIONS = {"calendar": "time", "weight": "mass", "capacity": "volume"}  # of groups: months are a time, too
 SHORT = {"m", "s", "h", "g", "in", "mi", "l", "am", "t"}  # read as units only inside \text or behind a bare number
 WORDS = rf"[A-Za-z°¢€£¥][A-Za-z°./'’ -]*(?:{TEXT_CLOSE}?\s*\^\s*\{{?[23]\}}?)?"
 IN_TEXT = re.compile(rf"\s*{TEXT_OPEN}\s*[-,(]?\s*({WORDS})\)?\s*{TEXT_CLOSE}?\s*(?:\^\s*\{{?([23])\}}?)?$")
@@ -87,10 +76,9 @@ ORDINAL = re.compile(rf"(?<=\d)\s*(?:\^\s*\{{?\s*)?{TEXT_OPEN}?\s*(?:st|nd|rd|th
 RATE = re.compile(r"\s*([a-z]+)\s*(?:per|/)\s*([a-z]+)\s*$")
 POWERS = {"square": "2", "sq": "2", "squared": "2", "cubic": "3", "cu": "3", "cubed": "3"}
 NUMERALS = (
-    "zero|one|two|three|four|five|six|seven|eight|nine|tens?|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen"
-    rf"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|(?:{SCALE})(?:s|th|ths)?|\w*illions?|googols?|(?:milli|micro|nano|mega|giga|tera|centi|deci)s?|per (?:mille|hundred|thousand|million)|grand|reams?|lacs?|bn|mn|mils?|mln|bln|tn"
-    "|half|halves|thirds?|quarters?|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf)ths?|(?:\\w+-?)?folds?"
-    "|couples?|pairs?|trios?|quartets?"
+    rf"{'|'.join(SMALL)}|tens|(?:{SCALE})(?:s|th|ths)?|(?:{'|'.join(PARTS)})s?|\w*illions?|googols?|(?:\w+-?)?folds?"
+    r"|(?:milli|micro|nano|mega|giga|tera|centi|deci)s?|per (?:mille|hundred|thousand|million)|grand|reams?|bn|mn|mils?|mln"
+    r"|bln|tn|couples?|pairs?|trios?|quartets?"
 )
 OPERATORS = (
     "plus|minus|times(?!\\s*$)|less|fewer|more(?!\\s+[a-z]+s\\s*$)|than|divided|multiplied|modulo|mod|factorials?|choose|power|root|reciprocal"
@@ -109,12 +97,11 @@ LETTERS = "(?:[b-fi-ln-rt-zKMBG]|a$)"  # a variable, or K and M for thousands an
 CHANGED = re.compile(rf"(?:.*\b{ANOTHER_VALUE})?\s*(?:(?:(?i:squared|cubed)|{LETTERS})\b)?", re.DOTALL)
 # A lone word that says what is done to a number or thought of it, and names nothing that is counted.
 VERBAL = re.compile(
-    r"(?!(?:qed|indeed|needed|required|used|left|red|bed|seed|weed|sled|colou?red|sold|added|speed|total(?:ed)?|remaining|earned|saved"
+    r"(?i)(?!(?:qed|indeed|needed|required|used|left|red|bed|seed|weed|sled|colou?red|sold|added|speed|total(?:ed)?|remaining|earned|saved"
     r"|spent|traveled|travelled|walked|read|eaten|baked|picked|planted|collected|only|exactly|precisely|altogether|daily"
     r"|weekly|monthly|yearly|hourly|family|monopoly|ring|king|string|wing|building|painting|drawing|evening|morning|meeting"
     r"|reading|serving|shilling|sibling|duckling|crossing|missing|standing|spring|sing|filling|sting|swing)$)"
     r"[a-z]+(?:ed|ly|ing|able|ible|ish|wise|less)$",
-    re.I,
 )
 AT_ONCE = re.compile(
     rf"\s*-?\s*(?:{MULTIPLE}|(?i:(?:less|more|fewer|greater|other|higher|lower)\s+than|plus|minus|times(?!\s+(?:a|per|as|more)|[\s.$]*$)"
@@ -124,7 +111,7 @@ AT_ONCE = re.compile(
 )
 
 
-def changed_behind(rest: str) -> bool:
+def is_changed_by(rest: str) -> bool:
     """Whether prose behind a number makes it another value: `5 lakh`, `5 less than six`, `5 doubled.`"""
     if AT_ONCE.match(rest):
         return True
@@ -137,9 +124,10 @@ def changed_behind(rest: str) -> bool:
 
 
 def split_unit(text: str, is_number: bool = False) -> tuple[str, str]:
-    """The text without its unit, and the unit in one spelling ("" for none or an unknown word).
+    r"""The text without its unit, and the unit in one spelling ("" for none or an unknown word).
 
-    Plain words are units behind a bare number, or when they are known: `2xy` keeps its letters.
+    Plain words are units behind a bare number, or when they are known: `2xy` keeps its letters. Words in \text are none
+    behind other words or a bare name, unless they are known. Words that make it another value stay with the text.
     """
     text = ORDINAL.sub("", text).strip()
     if found := HALF.search(text):
@@ -148,37 +136,26 @@ def split_unit(text: str, is_number: bool = False) -> tuple[str, str]:
         return f"{found[1]}{text[found.end() :]}", NAMES.get(found[2] or "usd", "")
     if found := SIGN.search(text):
         return text[: found.start()].strip(), NAMES[found[1]]
-    if (found := IN_TEXT.search(text)) and text[: found.start()].strip():
-        return behind_text(text, found)
-    found = BEHIND_NUMBER.search(text)
-    if found is None or not text[: found.start()].strip():
+    if (found := IN_TEXT.search(text)) and (before := text[: found.start()].strip()):
+        name = unit_name(found[1], found[2])
+        is_unit = bool(name) or (TEXT_OPEN not in before and re.search(r"\d|\\(?:pi|sqrt|frac)", before) is not None)
+    elif (found := BEHIND_NUMBER.search(text)) and text[: found.start()].strip():
+        name = unit_name(found[1], None)
+        separate = text[: found.start(1)].endswith((" ", "-"))
+        long_word = len(found[1].split()[0].strip(".")) > 2 or PART_OF.match(found[1]) is not None
+        is_unit = is_number and separate and (long_word or bool(name))
+        is_unit = is_unit or (bool(name) and name.split("^")[0] not in SHORT)
+    else:
         return text, ""
-    name = unit_name(found[1], None)
-    separate = text[: found.start(1)].endswith((" ", "-"))
-    long_word = (len(found[1].split()[0].strip(".")) > 2 or PART_OF.match(found[1]) is not None) and separate
-    if (is_number and (long_word or (name and separate))) or (name and name.split("^")[0] not in SHORT):
-        return cut(text, found, name)
-    return text, ""
-
-
-def behind_text(text: str, found: re.Match[str]) -> tuple[str, str]:
-    r"""Words in \text behind a value; behind other words, or a bare name, they are no unit unless they are a known one."""
-    name, before = unit_name(found[1], found[2]), text[: found.start()]
-    if not name and (TEXT_OPEN in before or not re.search(r"\d|\\(?:pi|sqrt|frac)", before)):
-        return text, ""
-    return cut(text, found, name)
-
-
-def cut(text: str, found: re.Match[str], name: str) -> tuple[str, str]:
-    """The text before a unit; words that make it another value stay with it."""
-    if VERBAL.match(found[1].strip()):
-        return text, name
+    if not is_unit or VERBAL.match(found[1].strip()):
+        return text, name if is_unit else ""
     changed = CHANGED.match(found[1])
-    end = changed.end() if changed else 0
-    return text[: found.start(1) + end if end else found.start()].rstrip(" -").strip(), name
+    end = found.start(1) + changed.end() if changed and changed.end() else found.start()
+    return text[:end].rstrip(" -").strip(), name
 
 
 def unit_name(words: str, power: str | None) -> str:
+    """The unit that words name, as `cm`, `m^2` or `dollar/h`; empty for none that is known."""
     found = ""
     lower = words.lower().replace(".", "")
     if re.match(r"\s*(?:miles?|mi)\s*(?:per|an|/)\s*(?:hours?|h)", lower):
@@ -196,18 +173,18 @@ def unit_name(words: str, power: str | None) -> str:
     return f"{found}^{power}" if found and power else found
 
 
-def converted(one: str, other: str) -> Fraction | None:
+def conversion_factor(one: str, other: str) -> Fraction | None:
     """How many of `other` one of `one` is; None where they do not convert."""
     (first, _, power), (second, _, same) = one.partition("^"), other.partition("^")
-    for sizes in SIZES.values():
-        if first in sizes and second in sizes and power == same:
-            return (Fraction(sizes[first]) / Fraction(sizes[second])) ** int(power or 1)
-    return None
+    if first not in SIZES or second not in SIZES or GROUPS[first] != GROUPS[second] or power != same:
+        return None
+    return (SIZES[first] / SIZES[second]) ** int(power or 1)
 
 
-def kind_of(unit: str) -> str:
+def dimension(unit: str) -> str:
     """What a unit measures: length, time, money …; squares and cubes of lengths are kinds of their own."""
     if "/" in unit:
-        return "speed" if kind_of(unit.partition("/")[0]) == "length" else unit
+        return "speed" if dimension(unit.partition("/")[0]) == "length" else unit
     name, _, power = unit.partition("^")
-    return KINDS.get(name, name) + power
+    group = GROUPS.get(name, name)
+    return DIMENSIONS.get(group, group) + power

@@ -4,36 +4,45 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
-from marft.envs.grading.boxes import OPERATOR
-from marft.envs.grading.clock import SPOKEN
-from marft.envs.grading.denial import CONTRACTED, NOT, REFUSED
-from marft.envs.grading.found import MAX_FOUND, Found
-from marft.envs.grading.numerals import SCALE
-from marft.envs.grading.units import NAMES, changed_behind
+from marft.envs.grading.boxed_answers import OPERATOR
+from marft.envs.grading.candidates import MAX_CANDIDATES, Candidate
+from marft.envs.grading.number_words import SCALE
+from marft.envs.grading.retraction import NOT, REFUSED
+from marft.envs.grading.times_of_day import SPOKEN
+from marft.envs.grading.units import NAMES, is_changed_by
 
-NUMBER = re.compile(
+NUMBERS = re.compile(
     r"(?<![\w.,/^])(?<!\d:)[-−]?[$€£]?"
     r"(?:\d{1,40} {1,9}[1-9]\d{0,2}/\d{1,3}|\d{0,40}[½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞]|(?:\d{1,40}(?:,\d{3}){0,12}(?:\.\d{1,40})?|\.\d{1,40})(?:/\d{1,40})?[%¢]?)"
     r"(?![\w/^]|!\s*[a-z\d!=+*/-]|[.,:]\d|\+(?:\s|$)|\?)"
     rf"(?:\s+(?:{SCALE})s?\b(?!-))?",
 )
-TIME = re.compile(rf"(?<![\w.,:/])(?:{SPOKEN}|\d{{1,2}}:\d{{2}}(?![\d:]))(?!\s*\?)|\b(?:noon|midday|midnight)\b", re.I)
-RATIO = re.compile(
+TIMES = re.compile(rf"(?<![\w.,:/])(?:{SPOKEN}|\d{{1,2}}:\d{{2}}(?![\d:]))(?!\s*\?)|\b(?:noon|midday|midnight)\b", re.I)
+RATIOS = re.compile(
     r"(?<![\w.,:/])\d{1,9}(?:\.\d{1,9})?(?:\s?(?::|to)\s?\d{1,9}(?:\.\d{1,9})?){1,5}(?![\w:/]|[.,]\d|\s*\?)"
 )
-DOLLARS = re.compile(r"\\\$")
 PROSE = re.compile(r"[\w\s.,;:!?%°'\"()*$€£¥¢#+=/~×÷·−–—“”‘’…✓✔✅→≈∴⇒⟹½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞²³-]*", re.ASCII)
-DELIMITED = re.compile(r"\\\(|\\\)|\\\[|\\\]|\*\*|`|(?<![\d\w])_{1,2}(?=\d)|(?<=\d)_{1,2}(?!\w)")
-IN_DOLLARS = re.compile(r"\$([^$\n]{1,60})\$")
-SIGNS = re.compile(r"\\(?:times|cdot|div)(?![A-Za-z])")
+# Prose has its numbers out of $…$, \(…\) and **…**; what is shorter is padded, so that every sign keeps its place.
+PLAIN_TEXT = tuple(
+    (re.compile(pattern), text)
+    for pattern, text in (
+        (r"\\[dt]?frac\s?(?:\{(\d{1,9})\}\s?\{(\d{1,9})\}|(\d)\s?(\d))(?=\s*(?:\$|\\\)|=|\Z))", r" \1\3/\2\4"),
+        (r"\\\$", " $"),
+        (r"\\\(|\\\)|\\\[|\\\]|\*\*|`|(?<![\d\w])_{1,2}(?=\d)|(?<=\d)_{1,2}(?!\w)|\\,", ""),
+        (r"\\%", " %"),
+        (r"\\(?:times|cdot|div)(?![A-Za-z])", "×"),
+        (r"(?<=\d [a-z]{2})\^(?:2\b|\{2\})", "²"),
+        (r"(?<=\d [a-z]{2})\^(?:3\b|\{3\})", "³"),
+    )
+)
+THOUSANDS = re.compile(r"\d{1,3}(?:\{,\}\d{3})+")
 # A constant that is worked out: $\\binom{4}{2} = 6$.
 CALCULATED = re.compile(
     r"\$(?:[-\d\s.,+*/^(){}!=×·]|\\(?:binom|[dt]?frac|sqrt|left|right|cdot|times|pi)(?![A-Za-z])){2,80}=\s*(-?\d[\d,]*(?:\.\d+)?)\s*\$"
 )
-SQUARED = re.compile(r"(?<=\d [a-z]{2})\^(?:[23]\b|\{[23]\})")
-THOUSANDS = re.compile(r"\d{1,3}(?:\{,\}\d{3})+")
-FRACTION = re.compile(r"\\[dt]?frac\s?(?:\{(\d{1,9})\}\s?\{(\d{1,9})\}|(\d)\s?(\d))(?=\s*(?:\$|\\\)|=|\Z))")
+IN_DOLLARS = re.compile(r"\$([^$\n]{1,60})\$")
 BETWEEN_NUMBERS = re.compile(rf"\s*(?:{OPERATOR}|in|for every)\s*\$?\s*", re.I)
 ALTERNATIVE = re.compile(
     r"(?: [a-z][ a-z]{0,22}[,;]?|\s*\(|[ a-z]{1,22}\()\s*\bor\s+(?:(?:maybe|perhaps|even|possibly|about|else|rather)\s+)?"
@@ -41,21 +50,19 @@ ALTERNATIVE = re.compile(
 NEGATIVE = re.compile(r"(?<![\d)] )\b(?:negative|minus)\s+\Z")
 UNIT = re.compile(r"\s+([A-Za-z]{3,})\b(?:\s+(?:per|an?)\s+([A-Za-z]{1,12})\b)?")
 IGNORANT = re.compile(
-    r"\b(?:cannot|can['’]?t|couldn['’]?t|unable to|could not|can not|fail(?:ed)? to) (?:be )?(?:answer|solve|tell|say|determine|find)"
+    r"(?i)\b(?:cannot|can['’]?t|couldn['’]?t|unable to|could not|can not|fail(?:ed)? to) (?:be )?(?:answer|solve|tell|say|determine|find)"
     r"|\b(?:do not|don['’]?t|not) know\b|\bno idea\b|\bnot sure\b|\bunsure\b|\bI give up\b"
     r"|\b(?:not|\w+n['’]t) (?:have )?(?:enough|sufficient) (?:information|data|details)|\binsufficient (?:information|data)|\bonly know\b"
     r"|\bneeds? more (?:information|data|details|context)|\b(?:no|without) (?:more|further|additional) (?:information|data)"
     r"|\bwhichever\b",
-    re.I,
 )
 EQUATION = re.compile(
     r"(?<![\w.])(?:-\s?[a-z]|\d+\s*[a-z]|[a-z]\s*[-+*/]\s*\d+|\d+\s*[-+*/]\s*[a-z])\s*=[^=]*$"
 )  # 2x = 7
 # What a sentence begins with that sets out and concludes nothing.
 SETS_OUT = re.compile(
-    r"\W*(?:(?:next|then|now|first(?:ly)?),? (?:we |I )?(?:consider|check|try|test|let|note|suppose|assume|know)|first(?:ly)?,? (?:we|there|I)|(?:we|I) (?:check|try|test|consider)|let(?:['’]s(?! see)| us(?! see)| me| [a-z])|(?:we|I) (?:only |also |already )?(?:know|are given|were told)"
+    r"(?i)\W*(?:(?:next|then|now|first(?:ly)?),? (?:we |I )?(?:consider|check|try|test|let|note|suppose|assume|know)|first(?:ly)?,? (?:we|there|I)|(?:we|I) (?:check|try|test|consider)|let(?:['’]s(?! see)| us(?! see)| me| [a-z])|(?:we|I) (?:only |also |already )?(?:know|are given|were told)"
     r"|suppose|assume|hypothetically|recall|consider|it (?:says|mentions|is given)|(?:the|this) (?:question|problem|prompt|text) (?:says|states|asks|mentions|tells|is)|for (?:example|instance))\b",
-    re.I,
 )
 CONCLUDES = re.compile(
     r"\b(?:so|thus|hence|therefore|then|means|gives|leaves|leaving|giving|total|altogether)\b|=[^=]*=|[;:⇒→]", re.I
@@ -64,12 +71,11 @@ CUT_OFF = re.compile(r"[.!?]\s+(?:[A-Z][a-z]+\s?){1,3}$")  # the line breaks off
 SENTENCE = re.compile(r"(?<=[a-z\d)%!?]{2}[.!?])\s+(?=[A-Z])")
 # What may follow on the number that a sentence says: how it came about, and no other conclusion.
 TAIL = re.compile(
-    r"(?<![.!?:;]),?\s(?:because|since|after \w+ing)\s(?![^.]*(?:[=;:?]|\b(?:so|thus|hence|therefore|then|but|leaves?|leaving|left|total|means)\b))[^.\n]{1,80}\.?\s*$"
+    r"(?i)(?<![.!?:;]),?\s(?:because|since|after \w+ing)\s(?![^.]*(?:[=;:?]|\b(?:so|thus|hence|therefore|then|but|leaves?|leaving|left|total|means)\b))[^.\n]{1,80}\.?\s*$"
     r"|(?<![.!?:;]),?\s(?:(?:after|when|despite) (?:he|she|it|they|we|all|the|that|this)|(?<=left )(?:out of|from))\s(?![^.]*(?:[=;:?]|\b(?:so|thus|hence|therefore|then|is|are|was|were"
     r"|has|have|had|leaves?|leaving|left|gives?|giving|makes?|making|total|means|gets?|needs?|each|but|and|or)\b))[^.\n]{1,80}\.?\s*$"
     r"|(?<=\d)\sof (?:the|his|her|their|all|these|those|its|my)\s(?:\w+\s)?\d[^.\n=]{0,40}\.?\s*$"
     r"|,?\s+(?:which|that) (?:is|are|was) [$€£]?\d[\d,.]* (?:\w+ )?(?:less|more|fewer|greater) than [^.=]{1,40}\.?\s*$",
-    re.I,
 )
 # Where the value is taken: The minimum is 18, attained at x = 3.
 CONDITION = re.compile(
@@ -79,22 +85,20 @@ CONDITION = re.compile(
 )
 LONGEST_TAIL, MAX_CLOSING = 200, 4
 BESIDE = re.compile(
-    r"\b(?:(?:later|earlier|sooner) than|before|after|until|till|past|around|about|roughly|approximately|nearly|almost|since)\s+$",
-    re.I,
+    r"(?i)\b(?:(?:later|earlier|sooner) than|before|after|until|till|past|around|about|roughly|approximately|nearly|almost|since)\s+$",
 )
 VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|be|will|needs?|costs?|takes?|took|\w+(?:s|ed))\b", re.I)
 # Lines that follow on an answer and say nothing more of it.
 CLOSING = re.compile(
-    r"[\s*_(>-]*(?:(?:i )?hope (?:this|that|it)|let me know|feel free|please let|thanks|thank you|(?:this|that) completes"
+    r"(?i)[\s*_(>-]*(?:(?:i )?hope (?:this|that|it)|let me know|feel free|please let|thanks|thank you|(?:this|that) completes"
     r"|(?:(?:a )?(?:quick |sanity )?(?:check|verification|proof)|to (?:check|verify|confirm)|(?:let['’]s|let us|let me|we can) (?:check|verify)|verify(?:ing)?|checking)\b)",
-    re.I,
 )
 OPPOSED = re.compile(
-    rf"{NOT}|{CONTRACTED}|{REFUSED}|\b(?:no|but|should|mistake|oops|wait|actually|instead|answer|so)\b|[✗✘❌✖≠?]", re.I
+    rf"{NOT}|{REFUSED}|\b(?:no|but|should|mistake|oops|wait|actually|instead|answer|so)\b|[✗✘❌✖≠?]", re.I
 )
 
 
-def last_line(tail: str) -> tuple[int, str]:
+def last_answer_line(tail: str) -> tuple[int, str]:
     """The last line and where it starts; checks and good wishes behind it that take nothing back are left out."""
     end = len(tail.rstrip("` \n\r\t"))
     for _ in range(MAX_CLOSING):
@@ -107,51 +111,37 @@ def last_line(tail: str) -> tuple[int, str]:
     return start, tail[start:end]
 
 
-def numbers(tail: str) -> Iterator[Found]:
-    """Numbers of the last line, where that is prose and no formula."""
-    return values(tail, NUMBER)
-
-
-def times(tail: str) -> Iterator[Found]:
-    return values(tail, TIME)
-
-
-def ratios(tail: str) -> Iterator[Found]:
-    return values(tail, RATIO)
-
-
-def values(tail: str, token: re.Pattern[str]) -> Iterator[Found]:
-    start, line = last_line(tail)
-    line = unwrapped(line)
-    if (
-        not PROSE.fullmatch(line)
-        or IGNORANT.search(line)
-        or EQUATION.search(line)
-        or CUT_OFF.search(line[-LONGEST_TAIL:])
-    ):
+def last_values(tail: str, token: re.Pattern[str]) -> Iterator[Candidate]:
+    """NUMBERS, TIMES or RATIOS of the last line, where that is prose and no formula."""
+    start, line = last_answer_line(tail)
+    line = without_delimiters(line)
+    if not PROSE.fullmatch(line) or IGNORANT.search(line) or EQUATION.search(line):
+        return
+    if CUT_OFF.search(line[-LONGEST_TAIL:]):
         return
     line = main_clause(line, token)
-    found = list(token.finditer(line))[-MAX_FOUND:]
-    if found and sets_out(line[: found[-1].start()]):
+    found = list(token.finditer(line))[-MAX_CANDIDATES:]
+    if found and is_introduction(line[: found[-1].start()]):
         return
     for n, one in enumerate(found):
-        at = one.start()
-        joined_on = n and BETWEEN_NUMBERS.fullmatch(line, found[n - 1].end(), at)
-        text = line[found[n - 1].start() : one.end()] if joined_on else one[0]
-        if token is NUMBER:
-            text = with_unit(line, one, text)
-            if n and ALTERNATIVE.fullmatch(line, found[n - 1].end(), at):
-                text = f"{with_unit(line, found[n - 1], found[n - 1][0])}, {text}"
+        at, earlier = one.start(), found[n - 1] if n else None
+        joined_on = earlier and BETWEEN_NUMBERS.fullmatch(line, earlier.end(), at)
+        text = line[earlier.start() : one.end()] if earlier and joined_on else one[0]
+        if token is NUMBERS:
+            text = text_with_unit(line, one, text)
+            if earlier and ALTERNATIVE.fullmatch(line, earlier.end(), at):
+                text = f"{text_with_unit(line, earlier, earlier[0])}, {text}"
             elif sign := NEGATIVE.search(line, 0, at):
                 text, at = f"-{text}", sign.start()
-        elif token is TIME and (before := BESIDE.search(line, 0, one.start())):
+        elif token is TIMES and (before := BESIDE.search(line, 0, at)):
             text = f"{before[0]}{text}"
-        yield Found(start=start + at, end=start + one.end(), text=text)
+        yield Candidate(start=start + at, end=start + one.end(), text=text)
 
 
-def with_unit(line: str, one: re.Match[str], text: str) -> str:
+def text_with_unit(line: str, one: re.Match[str], text: str) -> str:
+    """A number's `text` with the unit behind it; with all that follows where that makes it another value."""
     rest = line[one.end() :]
-    if changed_behind(rest):
+    if is_changed_by(rest):
         return line[one.start() :]
     unit = UNIT.match(rest)
     if unit is None or unit[1].lower() not in NAMES:
@@ -169,18 +159,22 @@ def main_clause(line: str, token: re.Pattern[str]) -> str:
     return line
 
 
-def sets_out(before: str) -> bool:
+def is_introduction(before: str) -> bool:
+    """Whether the last sentence of `before` only sets out: First, we know that …"""
     sentence = SENTENCE.split(before)[-1]
     found = SETS_OUT.match(sentence)
     return found is not None and CONCLUDES.search(sentence, found.end()) is None
 
 
-def unwrapped(line: str) -> str:
-    r"""Prose with its numbers out of `$…$`, `\(…\)`, `**…**`; every sign keeps its place."""
-    line = FRACTION.sub(lambda f: f" {f[1] or f[3]}/{f[2] or f[4]}".ljust(len(f[0])), line)
-    line = DELIMITED.sub(lambda sign: " " * len(sign[0]), DOLLARS.sub(" $", line))
-    line = SIGNS.sub(lambda sign: "×".ljust(len(sign[0])), line.replace("\\%", " %").replace("\\,", "  "))
-    line = SQUARED.sub(lambda f: ("²" if "2" in f[0] else "³").ljust(len(f[0])), line)
-    line = THOUSANDS.sub(lambda f: f[0].replace("{,}", ",").ljust(len(f[0])), line)
-    line = CALCULATED.sub(lambda f: f[1].rjust(len(f[0]) - 1) + " ", line)
+def without_delimiters(line: str) -> str:
+    """Prose with its numbers in plain text, every sign at its place."""
+    for pattern, text in PLAIN_TEXT:
+        line = pattern.sub(partial(padded, text), line)
+    line = THOUSANDS.sub(lambda found: found[0].replace("{,}", ",").ljust(len(found[0])), line)
+    line = CALCULATED.sub(lambda found: found[1].rjust(len(found[0]) - 1) + " ", line)
     return IN_DOLLARS.sub(lambda f: f" {f[1]} " if re.fullmatch(r"[-−\s$\d.,/%=x:]*", f[1]) else f[0], line)
+
+
+def padded(text: str, found: re.Match[str]) -> str:
+    """The replacement `text`, as long as what it replaces."""
+    return found.expand(text).ljust(len(found[0]))

@@ -1,4 +1,4 @@
-"""The grading helper: limits that hold, forks that end, nothing left behind."""
+"""The algebra worker: limits that hold, forks that end, nothing left behind."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from marft.envs.grading import grade, symbolic, worker
-from marft.envs.grading.symbolic import Client
+from marft.envs.grading import algebra_client, algebra_worker, grade
+from marft.envs.grading.algebra_client import AlgebraClient
 
 SLOW = r"(x+1)^{7993}\cdot(x-1)^{2981}"  # parses at once, simplifies for minutes
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    own = Client()
+def client() -> Iterator[AlgebraClient]:
+    own = AlgebraClient()
     yield own
     own.stop()
 
@@ -30,46 +30,46 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def test_algebra_decides(client: Client) -> None:
+def test_algebra_decides(client: AlgebraClient) -> None:
     assert client.equal(r"2\sqrt{2}", r"\sqrt{8}")
     assert not client.equal(r"2\sqrt{2}", r"\sqrt{9}")
 
 
-def test_past_the_limit_the_fork_is_killed_and_the_helper_stays(client: Client) -> None:
+def test_past_the_limit_the_fork_is_killed_and_the_worker_stays(client: AlgebraClient) -> None:
     assert client.equal("2k", "k+k")
-    assert client.helper is not None
-    before = client.helper.process.pid
-    assert client.helper.ask("2k", SLOW) == "t"
+    assert client.worker is not None
+    before = client.worker.process.pid
+    assert client.worker.ask("2k", SLOW) == "t"
     assert children(before) == []
     assert client.equal("2k", "k+k")
-    assert client.helper.process.pid == before
+    assert client.worker.process.pid == before
 
 
-def test_a_helper_that_was_killed_is_replaced(client: Client) -> None:
+def test_a_worker_that_was_killed_is_replaced(client: AlgebraClient) -> None:
     assert client.equal("2k", "k+k")
-    assert client.helper is not None
-    before = client.helper.process.pid
+    assert client.worker is not None
+    before = client.worker.process.pid
     os.kill(before, signal.SIGKILL)
     assert client.equal("2k", "k+k")
-    assert client.helper.process.pid != before
+    assert client.worker.process.pid != before
 
 
-def test_a_helper_that_hangs_is_replaced(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_hangs_is_replaced(client: AlgebraClient, monkeypatch: pytest.MonkeyPatch) -> None:
     assert client.equal("2k", "k+k")
-    assert client.helper is not None
-    before = client.helper.process
+    assert client.worker is not None
+    before = client.worker.process
     before.send_signal(signal.SIGSTOP)
-    monkeypatch.setattr(symbolic, "GRACE_S", 0.2)
+    monkeypatch.setattr(algebra_client, "GRACE_S", 0.2)
     assert not client.equal("2k", "k+k")
     assert before.returncode == -signal.SIGKILL
     monkeypatch.undo()
     assert client.equal("2k", "k+k")
 
 
-def test_hostile_calls_leave_no_process(client: Client) -> None:
+def test_hostile_calls_leave_no_process(client: AlgebraClient) -> None:
     assert client.equal("2k", "k+k")
-    assert client.helper is not None
-    pid = client.helper.process.pid
+    assert client.worker is not None
+    pid = client.worker.process.pid
     hostile = [
         "9" * 250,
         r"\frac{" * 40,
@@ -84,14 +84,14 @@ def test_hostile_calls_leave_no_process(client: Client) -> None:
     ]
     for number in range(200):
         assert not client.equal("2k+1", hostile[number % len(hostile)])
-    assert client.helper.process.pid == pid
+    assert client.worker.process.pid == pid
     assert children(pid) == []
     client.stop()
     assert not Path(f"/proc/{pid}").exists()
-    assert client.helper is None
+    assert client.worker is None
 
 
-def test_threads_take_turns(client: Client) -> None:
+def test_threads_take_turns(client: AlgebraClient) -> None:
     verdicts: dict[int, bool] = {}
 
     def ask(number: int) -> None:
@@ -105,41 +105,41 @@ def test_threads_take_turns(client: Client) -> None:
     assert verdicts == dict.fromkeys(range(3, 11), True)
 
 
-def test_a_forked_process_has_its_own_helper() -> None:
+def test_a_forked_process_has_its_own_worker() -> None:
     assert grade(r"\boxed{k+k}", "2k")
-    assert symbolic.CLIENT.helper is not None
-    before = symbolic.CLIENT.helper.process.pid
+    assert algebra_client.CLIENT.worker is not None
+    before = algebra_client.CLIENT.worker.process.pid
     child = os.fork()
     if child == 0:
-        fresh = symbolic.CLIENT.helper is None
+        fresh = algebra_client.CLIENT.worker is None
         right = grade(r"\boxed{k+k}", "2k")
-        symbolic.CLIENT.stop()
+        algebra_client.CLIENT.stop()
         os._exit(0 if fresh and right else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert grade(r"\boxed{k+k+k}", "3k")
-    assert symbolic.CLIENT.helper.process.pid == before
+    assert algebra_client.CLIENT.worker.process.pid == before
 
 
 @pytest.mark.parametrize("ending", ["pass", "import os; os._exit(1)", "import os; os.kill(os.getpid(), 9)"])
-def test_the_helper_ends_with_its_program(ending: str) -> None:
+def test_the_worker_ends_with_its_program(ending: str) -> None:
     code = rf"""
-from marft.envs.grading import grade, symbolic
+from marft.envs.grading import algebra_client, grade
 assert grade(r"\boxed{{k+k}}", "2k")
-print(symbolic.CLIENT.helper.process.pid, flush=True)
+print(algebra_client.CLIENT.worker.process.pid, flush=True)
 {ending}
 """
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
-    helper = Path(f"/proc/{int(done.stdout)}")
+    worker = Path(f"/proc/{int(done.stdout)}")
     for _ in range(600):
-        if not helper.exists() or "\nState:\tZ" in (helper / "status").read_text():
+        if not worker.exists() or "\nState:\tZ" in (worker / "status").read_text():
             return
         time.sleep(0.05)
-    pytest.fail("the helper outlived its program by half a minute")
+    pytest.fail("the worker outlived its program by half a minute")
 
 
 def test_text_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    own = Client()  # started here, where it could do harm
+    own = AlgebraClient()  # started here, where it could do harm
     for text in (
         "__import__('os').mkdir('owned')",
         r"\text{os.mkdir('owned')}",
@@ -152,12 +152,12 @@ def test_text_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "compare", lambda gold, answer: bool(bytearray(3 << 30)))
-    assert worker.decide("1", "1") == "0"
-    monkeypatch.setattr(worker, "compare", lambda gold, answer: bool(bytearray(1 << 20)))
-    assert worker.decide("1", "1") == "1"
+    monkeypatch.setattr(algebra_worker, "equal_answers", lambda gold, answer: bool(bytearray(3 << 30)))
+    assert algebra_worker.decide_in_fork("1", "1") == "0"
+    monkeypatch.setattr(algebra_worker, "equal_answers", lambda gold, answer: bool(bytearray(1 << 20)))
+    assert algebra_worker.decide_in_fork("1", "1") == "1"
 
 
 def test_a_crash_is_no_match(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "compare", lambda gold, answer: os.kill(os.getpid(), signal.SIGKILL))
-    assert worker.decide("1", "1") == "t"
+    monkeypatch.setattr(algebra_worker, "equal_answers", lambda gold, answer: os.kill(os.getpid(), signal.SIGKILL))
+    assert algebra_worker.decide_in_fork("1", "1") == "t"

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from rewrites import REWRITES, attacks
 
 from marft.envs.grading import grade
-from marft.envs.grading.boxes import boxes
-from marft.envs.grading.expression import parsed
-from marft.envs.grading.latex import clean
-from marft.envs.grading.normal import bare, written
+from marft.envs.grading.boxed_answers import boxed_answers
+from marft.envs.grading.expression_parser import parse_expression
+from marft.envs.grading.latex_normalization import normalize_latex
+from marft.envs.grading.tree_normalization import reduced_tree, spelling_tree
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 QUESTIONS = [
@@ -87,12 +87,16 @@ def test_the_form_that_is_asked_for(prompt: str, gold: str, short: str, done: st
     assert grade(rf"\boxed{{{done}}}", gold, prompt)
 
 
+def test_a_function_with_an_exponent_below_is_read() -> None:
+    assert grade(r"\boxed{\frac{1}{\sin^2 x}}", r"1+\cot^2 x", "Simplify it.")
+
+
 @pytest.mark.skipif(not (DATA / "math_test.jsonl").is_file(), reason="no MATH beside the repository")
 def test_rewritten_formulas_of_math_earn_nothing() -> None:
     rows = [json.loads(line) for line in (DATA / "math_test.jsonl").read_text(encoding="utf-8").splitlines()[::20]]
     cases = won = 0
     for n, row in enumerate(rows):
-        gold = list(boxes(row["solution"]))[-1].text
+        gold = list(boxed_answers(row["solution"]))[-1].text
         for _, message in attacks(row["problem"], gold, random.Random(n), 3):
             cases += 1
             won += grade(message, gold, row["problem"])
@@ -114,17 +118,23 @@ FORMULAS = st.recursive(
 @settings(max_examples=150, deadline=None)
 @given(FORMULAS, st.sampled_from(TRIVIAL[:21]))
 def test_trivial_rewrites_have_one_bare_tree(formula: str, kind: str) -> None:
-    one, other = parsed(clean(formula)), parsed(clean(REWRITES[kind](f"({formula})")))
+    one, other = (
+        parse_expression(normalize_latex(formula)),
+        parse_expression(normalize_latex(REWRITES[kind](f"({formula})"))),
+    )
     assert one is not None
     assert other is not None
-    assert bare(one) == bare(other)
+    assert reduced_tree(one) == reduced_tree(other)
 
 
 @settings(max_examples=150, deadline=None)
 @given(FORMULAS, FORMULAS)
 def test_order_is_spelling_and_a_term_more_is_not(one: str, other: str) -> None:
-    trees = [parsed(clean(text)) for text in (f"({one})+({other})", f"({other})+({one})", f"({one})+({other})+1")]
-    first, second, third = (written(tree) for tree in trees if tree is not None)
+    trees = [
+        parse_expression(normalize_latex(text))
+        for text in (f"({one})+({other})", f"({other})+({one})", f"({one})+({other})+1")
+    ]
+    first, second, third = (spelling_tree(tree) for tree in trees if tree is not None)
     assert first == second
     assert first != third
 
@@ -132,7 +142,7 @@ def test_order_is_spelling_and_a_term_more_is_not(one: str, other: str) -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.text(alphabet="\\{}()[]|^_+-*/=<>,0123456789 xfracsqt'!%", max_size=80))
 def test_any_text_has_a_tree_or_none(text: str) -> None:
-    tree = parsed(clean(text))
+    tree = parse_expression(normalize_latex(text))
     if tree is not None:
-        assert bare(tree)
-        assert written(tree)
+        assert reduced_tree(tree)
+        assert spelling_tree(tree)

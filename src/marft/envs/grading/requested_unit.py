@@ -6,29 +6,27 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from marft.envs.grading.numerals import BASES, SCALE
-from marft.envs.grading.units import NAMES, kind_of, unit_name
+from marft.envs.grading.number_words import BASES, SCALE
+from marft.envs.grading.units import NAMES, dimension, unit_name
 
 UNIT = (
     "|".join(sorted((re.escape(name) for name in NAMES if len(name) > 2), key=len, reverse=True)) + "|cm|km|mm|ft|kg|lb"
 )
 WORDED = rf"(?:(?:square|cubic|sq\.?)\s+)?(?:{UNIT})(?:\s+per\s+\w+)?"
 ASKED = re.compile(
-    rf"\bhow many (?:\w+ ){{0,2}}?({WORDED})\b|\b(?:in|to|into|nearest) (?:terms of )?(?:(?:whole|total) )?({WORDED})\b"
+    rf"(?i)\bhow many (?:\w+ ){{0,2}}?({WORDED})\b|\b(?:in|to|into|nearest) (?:terms of )?(?:(?:whole|total) )?({WORDED})\b"
     rf"|\bnumber of (?:\w+ )?({WORDED})\b",
-    re.I,
 )
 MENTIONED = re.compile(rf"(?<![A-Za-z])({UNIT})(?![A-Za-z])", re.I)
 PERCENT = re.compile(r"\bper ?cent(?:age|ages)?\b|\bpercentile\b", re.I)
 SCALED = re.compile(rf"\bhow many (?:\w+ )?({SCALE})s?\b|\bin ({SCALE})s\b|\b(?:nearest|number of) ({SCALE})s?\b", re.I)
 BASE = re.compile(
-    r"\b(?:in|to|into) base[- ]\$?\s*(\d+|\w+)|\bbase[- ]\$?\s*(\d+|\w+)\$? (?:number|integer|representation|numeral|form)",
-    re.I,
+    r"(?i)\b(?:in|to|into) base[- ]\$?\s*(\d+|\w+)|\bbase[- ]\$?\s*(\d+|\w+)\$? (?:number|integer|representation|numeral|form)",
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measure:
+class RequestedUnit:
     """`percent` is None where nothing is known, as without a prompt."""
 
     unit: str = ""
@@ -43,16 +41,17 @@ class Measure:
         if not unit or unit == "percent":
             return True
         if self.unit:
-            return unit in self.asked or kind_of(unit) != kind_of(self.unit)
-        rivals = {other for other in self.mentioned if kind_of(other) == kind_of(unit).rstrip("23")}
+            return unit in self.asked or dimension(unit) != dimension(self.unit)
+        rivals = {other for other in self.mentioned if dimension(other) == dimension(unit).rstrip("23")}
         return not rivals or unit.partition("^")[0] in rivals
 
 
-UNKNOWN = Measure()
+UNKNOWN = RequestedUnit()
 
 
 @lru_cache(maxsize=512)
-def measure_of(prompt: str) -> Measure:
+def requested_unit(prompt: str) -> RequestedUnit:
+    """What a prompt wants its answer counted in."""
     if not prompt.strip():
         return UNKNOWN
     asked = [next(filter(None, found.groups())) for found in ASKED.finditer(prompt)]
@@ -62,7 +61,7 @@ def measure_of(prompt: str) -> Measure:
     scales = [next(filter(None, found.groups())).lower() for found in SCALED.finditer(prompt)]
     bases = {(found[1] or found[2]).lower() for found in BASE.finditer(prompt)}
     units = [unit_name(words, None) for words in asked]
-    return Measure(
+    return RequestedUnit(
         unit=units[-1] if units else "",
         asked=frozenset(units),
         mentioned=frozenset(mentioned),

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from fractions import Fraction
 
-from marft.envs.grading.expression import Tree, parsed
-from marft.envs.grading.latex import tight
-from marft.envs.grading.numerals import in_words
+from marft.envs.grading.expression_parser import Tree, parse_expression
+from marft.envs.grading.latex_normalization import without_spaces
+from marft.envs.grading.number_words import value_of_words
 
 MAX_DIGITS = 200  # of a written number; longer ones are no answer
 MAX_POWER = 600
@@ -27,11 +28,21 @@ REPEATING = re.compile(r"([-+]?)(\d*)\.(\d*?)(?:\\overline\{(\d+)\}|(\d)\5\5+(?:
 POWER = re.compile(r"([-+]?)(\d{1,6})\^\{?(\d{1,3})\}?")
 
 
-def number(text: str) -> Fraction | None:
+OPERATIONS: dict[str, Callable[[list[Fraction]], Fraction]] = {
+    "+": lambda values: sum(values, Fraction(0)),
+    "*": lambda values: math.prod(values, start=Fraction(1)),
+    "-": lambda values: -values[0],
+    "/": lambda values: 1 / values[0],
+    "()": lambda values: values[0],
+    "^": lambda values: bounded_power(*values),
+}
+
+
+def rational_value(text: str) -> Fraction | None:
     """The value of a written number, None for anything else; digits are bounded."""
     if text.endswith("⟫") or (text[-1:].isalpha() and "\\" not in text):
-        return in_words(text)
-    text = tight(text)
+        return value_of_words(text)
+    text = without_spaces(text)
     if text.startswith("-(") and text.endswith(")") and text.count("(") == 1:
         text = f"-{text[2:-1]}" if text[2:3] != "-" else ""
     while text.startswith("{") and text.endswith("}") and "{" not in text[1:]:
@@ -43,11 +54,13 @@ def number(text: str) -> Fraction | None:
     if DECIMAL.fullmatch(text):
         return Fraction(text)
     if found := RATIO.fullmatch(text):
-        return ratio(found[1], found[2], found[3], found[4])
+        return fraction_value(*found.groups())
     if found := SLASH.fullmatch(text):
-        return ratio("", "", found[1], found[2])
-    if found := REPEATING.fullmatch(text):
-        return repeating(found[1], found[2], found[3], found[4] or found[5])
+        return fraction_value("", "", found[1], found[2])
+    if found := REPEATING.fullmatch(text):  # 0.1\overline{6} is 1/6, 0.333\ldots is 1/3
+        period = found[4] or found[5]
+        value = int(found[2] + found[3] or 0) + Fraction(int(period), 10 ** len(period) - 1)
+        return (-value if found[1] == "-" else value) / Fraction(10 ** len(found[3]))
     if found := SCIENTIFIC.fullmatch(text):
         return Fraction(Fraction(found[1]) * Fraction(10) ** int(found[2] or found[3]))
     if (found := POWER.fullmatch(text)) and int(found[3]) <= MAX_POWER:
@@ -56,7 +69,7 @@ def number(text: str) -> Fraction | None:
     return None
 
 
-def ratio(sign: str, whole: str, top: str, bottom: str) -> Fraction | None:
+def fraction_value(sign: str, whole: str, top: str, bottom: str) -> Fraction | None:
     """A fraction, or a mixed number such as 3½; division by zero has no value."""
     if Fraction(bottom) == 0 or (whole and top.startswith(("-", "+"))):
         return None
@@ -64,54 +77,33 @@ def ratio(sign: str, whole: str, top: str, bottom: str) -> Fraction | None:
     return -value if sign == "-" else value
 
 
-def repeating(sign: str, whole: str, fixed: str, period: str) -> Fraction:
-    r"""`0.1\overline{6}` is 1/6; `0.333\ldots` is 1/3."""
-    value = Fraction(int(whole + fixed or 0)) + Fraction(int(period), 10 ** len(period) - 1)
-    value = value / Fraction(10 ** len(fixed))
-    return -value if sign == "-" else value
-
-
-def equal_sides(left: str, right: str) -> bool:
-    """Whether two sides of an equation are one number, the left one worked out if it is a calculation."""
-    value = number(right)
-    return value is not None and value in (number(left), calculated(left))
-
-
-def calculated(text: str) -> Fraction | None:
+def computed_value(text: str) -> Fraction | None:
     """The value of a calculation with rational numbers, as in `2\\cdot9 = 18`; None for anything else or too large."""
-    tree = parsed(text)
+    tree = parse_expression(text)
     try:
-        return None if tree is None else worked_out(tree)
-    except (ZeroDivisionError, ValueError, RecursionError):
+        return None if tree is None else tree_value(tree)
+    except (ZeroDivisionError, ValueError, KeyError, RecursionError):
         return None
 
 
-def worked_out(tree: Tree) -> Fraction:
+def tree_value(tree: Tree) -> Fraction:
+    """The value of an expression's tree; ValueError or KeyError for what is no calculation."""
     if isinstance(tree, str):
         return Fraction(tree)
-    operation, *parts = tree
-    if operation not in ("+", "-", "*", "/", "()", "^"):
-        raise ValueError(operation)
-    values = [worked_out(part) for part in parts]
-    match operation:
-        case "+":
-            return sum(values, Fraction(0))
-        case "*":
-            return math.prod(values, start=Fraction(1))
-        case "-":
-            return -values[0]
-        case "/":
-            return 1 / values[0]
-        case "^" if values[1].denominator == 1 and abs(values[1]) <= MAX_EXPONENT and abs(values[0]) <= MAX_BASE:
-            return Fraction(values[0] ** int(values[1]))
-        case "()":
-            return values[0]
-    raise ValueError(operation)
+    operation = OPERATIONS[str(tree[0])]
+    return operation([tree_value(part) for part in tree[1:]])
 
 
-def decimals(text: str) -> int | None:
+def bounded_power(base: Fraction, exponent: Fraction) -> Fraction:
+    """A power with a small whole exponent; ValueError for any other."""
+    if exponent.denominator != 1 or abs(exponent) > MAX_EXPONENT or abs(base) > MAX_BASE:
+        raise ValueError
+    return Fraction(base ** int(exponent))
+
+
+def decimal_places(text: str) -> int | None:
     """How many decimal places a plain decimal is written with, None for every other form."""
-    text = tight(text)
+    text = without_spaces(text)
     return len(text.partition(".")[2]) if DECIMAL.fullmatch(text) else None
 
 
@@ -120,8 +112,7 @@ def is_decimal(value: Fraction) -> bool:
     return pow(10, value.denominator.bit_length(), value.denominator) == 0
 
 
-def rounded(value: Fraction, places: int) -> Fraction:
+def round_half_up(value: Fraction, places: int) -> Fraction:
     """Half away from zero, as people round."""
-    scaled = abs(value) * 10**places + Fraction(1, 2)
-    nearest = Fraction(scaled.numerator // scaled.denominator, 10**places)
+    nearest = Fraction(int(abs(value) * 10**places + Fraction(1, 2)), 10**places)
     return nearest if value >= 0 else -nearest

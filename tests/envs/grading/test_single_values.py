@@ -6,15 +6,15 @@ from fractions import Fraction
 
 import pytest
 
-from marft.envs.grading import committed
-from marft.envs.grading.clock import minutes
-from marft.envs.grading.denial import denied
-from marft.envs.grading.exact import calculated, number
-from marft.envs.grading.intervals import as_intervals
-from marft.envs.grading.latex import clean
-from marft.envs.grading.measure import measure_of
-from marft.envs.grading.numerals import in_words
-from marft.envs.grading.units import converted, split_unit
+from marft.envs.grading import extract_answer
+from marft.envs.grading.intervals import interval_notation
+from marft.envs.grading.latex_normalization import normalize_latex
+from marft.envs.grading.number_words import value_of_words
+from marft.envs.grading.rationals import computed_value, rational_value
+from marft.envs.grading.requested_unit import requested_unit
+from marft.envs.grading.retraction import is_retracted
+from marft.envs.grading.times_of_day import minutes_since_midnight
+from marft.envs.grading.units import conversion_factor, split_unit
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from marft.envs.grading.units import converted, split_unit
     ],
 )  # fmt: skip
 def test_numbers_in_words(text: str, value: object) -> None:
-    assert in_words(text) == value
+    assert value_of_words(text) == value
 
 
 @pytest.mark.parametrize(
@@ -38,31 +38,31 @@ def test_numbers_in_words(text: str, value: object) -> None:
     ],
 )  # fmt: skip
 def test_written_numbers(text: str, value: object) -> None:
-    assert number(clean(text)) == value
+    assert rational_value(normalize_latex(text)) == value
 
 
 def test_calculations_are_bounded() -> None:
-    assert calculated(r"2\cdot 9 + 1/2") == Fraction(37, 2)
-    assert calculated("9^{99999999}") is None
-    assert calculated("1/0") is None
-    assert calculated("x+1") is None
+    assert computed_value(r"2\cdot 9 + 1/2") == Fraction(37, 2)
+    assert computed_value("9^{99999999}") is None
+    assert computed_value("1/0") is None
+    assert computed_value("x+1") is None
 
 
 def test_units_convert_within_their_kind() -> None:
-    assert converted("h", "min") == 60
-    assert converted("m^2", "cm^2") == 10_000
-    assert converted("h", "m") is None
-    assert converted("m", "cm^2") is None
+    assert conversion_factor("h", "min") == 60
+    assert conversion_factor("m^2", "cm^2") == 10_000
+    assert conversion_factor("h", "m") is None
+    assert conversion_factor("m", "cm^2") is None
     assert split_unit("-3 degrees", is_number=True) == ("-3", "degree")
     assert split_unit("5 lakh", is_number=True)[0] == "5 lakh"
 
 
 def test_times_of_day() -> None:
-    assert minutes("8:34", "pm") == 20 * 60 + 34 == minutes("20:34", "")
-    assert minutes("12:00", "am") == 0 == minutes("midnight", "")
-    assert minutes("8:75", "") is None
-    assert minutes("13", "pm") is None
-    assert minutes("8", "") is None
+    assert minutes_since_midnight("8:34", "pm") == 20 * 60 + 34 == minutes_since_midnight("20:34", "")
+    assert minutes_since_midnight("12:00", "am") == 0 == minutes_since_midnight("midnight", "")
+    assert minutes_since_midnight("8:75", "") is None
+    assert minutes_since_midnight("13", "pm") is None
+    assert minutes_since_midnight("8", "") is None
 
 
 @pytest.mark.parametrize(
@@ -79,20 +79,20 @@ def test_times_of_day() -> None:
     ],
 )
 def test_sets_of_numbers(text: str, intervals: str | None) -> None:
-    assert as_intervals(clean(text)) == intervals
+    assert interval_notation(normalize_latex(text)) == intervals
 
 
 def test_what_a_prompt_wants_counted() -> None:
-    measure = measure_of("A train goes 60 miles an hour. How many hours does it take?")
+    measure = requested_unit("A train goes 60 miles an hour. How many hours does it take?")
     assert measure.unit == "h"
     assert measure.allows("h")
     assert not measure.allows("min")
     assert measure.percent is False
-    assert measure_of("What percent is left?").percent
-    assert measure_of("Express it in base 6.").bases == {"6"}
-    assert measure_of("How many dozen eggs?").scale == "dozen"
-    assert measure_of("").percent is None
-    assert not measure_of("It costs $3.").allows("cent")
+    assert requested_unit("What percent is left?").percent
+    assert requested_unit("Express it in base 6.").bases == {"6"}
+    assert requested_unit("How many dozen eggs?").scale == "dozen"
+    assert requested_unit("").percent is None
+    assert not requested_unit("It costs $3.").allows("cent")
 
 
 @pytest.mark.parametrize(
@@ -105,11 +105,11 @@ def test_what_a_prompt_wants_counted() -> None:
 )  # fmt: skip
 def test_what_takes_a_number_back(text: str, taken_back: bool) -> None:
     at = text.index("@")
-    assert denied(text, at, at + 1, "number") is taken_back
+    assert is_retracted(text, at, at + 1, "number") is taken_back
 
 
 def test_thoughts_and_tags() -> None:
-    assert committed(r"<think>\boxed{3}</think> The answer is 4.") == "4"
-    assert committed("<answer>7</answer>") == "7"
-    assert committed(r"<answer>so \boxed{7}</answer>") == "7"
-    assert committed("<answer>" * 200 + "7") is None
+    assert extract_answer(r"<think>\boxed{3}</think> The answer is 4.") == "4"
+    assert extract_answer("<answer>7</answer>") == "7"
+    assert extract_answer(r"<answer>so \boxed{7}</answer>") == "7"
+    assert extract_answer("<answer>" * 200 + "7") is None

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from marft.envs.grading.found import MAX_ANSWER, Found
-from marft.envs.grading.numerals import SCALE
+from marft.envs.grading.candidates import MAX_ANSWER, Candidate
+from marft.envs.grading.latex_normalization import brace_ends
+from marft.envs.grading.number_words import SCALE
 from marft.envs.grading.units import unit_name
 
-TAG = re.compile(
-    r"<(final_?|)answer>(.*?)(?:</\1answer>|\Z)|\[(final_?|)answer\](.{1,1000}?)\[/\3answer\]", re.S | re.I
-)
+TAG = re.compile(r"(?is)<(final_?|)answer>(.*?)(?:</\1answer>|\Z)|\[(final_?|)answer\](.{1,1000}?)\[/\3answer\]")
 BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![A-Za-z])\s*")
 UNBRACED = re.compile(r"([^\s${}]{1,40}?)(?=\.?\s*(?:\$|\\[)\]]|\n|\Z))")  # up to the end of its formula or line
 SIGN = r"[-+*/^:×÷·−–—~|&]|\\(?:cdot|times|div|pm|mp|to|mid|over|vert|sim|ast|cup|cap|backslash)(?![A-Za-z])"
@@ -27,11 +26,6 @@ UNIT_BEHIND = re.compile(
     r"[\s$]*(?:\\\))?[\s$]*(?:\\text\s*\{\s*)?((?!in\b|mi\b|am\b|pm\b|pt\b)[A-Za-z]{2,12}(?: per [a-z]+|/[a-z]+)?)\b(?!-| per\b)"
 )
 PERCENT = re.compile(r"[\s$]*(?:\\?%|per ?cent\b)")
-CHANGED = re.compile(
-    r"[\s$,]*(?:(?:plus|minus|times|divided by)\s+\$?\d+[\s$.]*(?:\n|\Z)|(?:doubled|tripled|halved|squared|cubed|negated|factorial)\b"
-    r"|or (?:so|more|less|fewer|thereabouts)\b|at (?:most|least)\b|and (?:a half|counting|change|some)\b|give or take|-?ish\b)",
-    re.I,
-)
 # What goes on at a box, and what a box stands in, where it is only a part: `\\boxed{5}x`, `2^{\\boxed{5}}`, `(\\boxed{5}, 6)`.
 FACTOR = re.compile(
     r"[A-Za-z]|\s[kKM](?![A-Za-z])|(?:\{,\}|,)\d{3}|\s000(?!\d)|\s*\\(?:sqrt|pi|[dt]?frac(?!\s*\{\\text)|infty)(?![A-Za-z])|\s*[<>]\s*[\dA-Za-z\\]"
@@ -47,15 +41,15 @@ COEFFICIENT = re.compile(
 )
 
 
-def tags(tail: str) -> Iterator[Found]:
+def tagged_answers(tail: str) -> Iterator[Candidate]:
     """Answers in tags; a box or a label in a tag is that tag's answer."""
     for found in TAG.finditer(tail):
         inside = found[2] if found[2] is not None else found[4]
         if inside.strip():
-            yield Found(start=found.start(), end=found.end(), text=inside)
+            yield Candidate(start=found.start(), end=found.end(), text=inside)
 
 
-def boxes(tail: str) -> Iterator[Found]:
+def boxed_answers(tail: str) -> Iterator[Candidate]:
     """Outermost boxes that hold something; braces are matched in one pass, however many stay open."""
     ends = brace_ends(tail)
     past = 0
@@ -73,27 +67,10 @@ def boxes(tail: str) -> Iterator[Found]:
             past = token.end() if token else at
         inside = BOX.sub("", inside) if len(inside) <= MAX_ANSWER else inside
         if inside.strip():
-            yield Found(start=found.start(), end=past, text=inside)
+            yield Candidate(start=found.start(), end=past, text=inside)
 
 
-def brace_ends(text: str) -> dict[int, int]:
-    """Where each brace that opens and closes does so; escaped braces are letters."""
-    opened: list[int] = []
-    ends: dict[int, int] = {}
-    for found in re.finditer(r"\\.|[{}]", text, re.S):
-        if found[0] == "{":
-            opened.append(found.start())
-        elif found[0] == "}" and opened:
-            ends[opened.pop()] = found.start()
-    return ends
-
-
-def is_changed(tail: str, end: int) -> bool:
-    r"""Whether words behind a box make it another value: `\boxed{5}` doubled, `\boxed{5}` plus 10."""
-    return CHANGED.match(tail, end) is not None
-
-
-def in_place(tail: str, chain: Sequence[Found], text: str) -> str | None:
+def with_surroundings(tail: str, chain: Sequence[Candidate], text: str) -> str | None:
     r"""A box's answer with what stands at it: `-\boxed{5}` is -5, `\boxed{5}` million is 5 million; None where the box is
     only a part of a larger expression."""
     before, end = tail[max(0, chain[0].start - 40) : chain[0].start], chain[-1].end

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marft.envs.grading import committed, grade
-from marft.envs.grading.latex import clean
-from marft.envs.grading.prose import last_line
-from marft.envs.grading.sentence import said_in
-from marft.envs.grading.shape import read
-from marft.envs.grading.sought import Sought, sought_for
+from marft.envs.grading import extract_answer, grade
+from marft.envs.grading.answer_structure import parse_structure
+from marft.envs.grading.extraction import AnswerKind, answer_kind
+from marft.envs.grading.last_line import last_answer_line
+from marft.envs.grading.latex_normalization import normalize_latex
+from marft.envs.grading.sentence_answers import stated_value
 
 WORDS = (
     "so",
@@ -46,8 +46,8 @@ WORDS = (
         ("3 to 8", "ratio"), ("Yes", "verdict"), (r"\text{No}", "verdict"), ("Tuesday", "words"), ("4, 6", "words"), ("(2,-1)", "words"),
     ],
 )  # fmt: skip
-def test_what_is_sought(gold: str, sought: Sought) -> None:
-    assert sought_for(read(clean(gold))) == sought
+def test_what_is_sought(gold: str, sought: AnswerKind) -> None:
+    assert answer_kind(parse_structure(normalize_latex(gold))) == sought
 
 
 @pytest.mark.parametrize(
@@ -59,18 +59,18 @@ def test_what_is_sought(gold: str, sought: Sought) -> None:
     ],
 )  # fmt: skip
 def test_sentences_of_a_known_make_say_their_value(sentence: str, value: str | None) -> None:
-    assert said_in(sentence) == value
+    assert stated_value(sentence) == value
 
 
 def test_checks_and_wishes_are_no_last_line() -> None:
-    assert last_line("She has 39.\n\nCheck: 39 + 11 = 50 ✓\nI hope this helps!") == (0, "She has 39.")
-    assert last_line("She has 39.\n\nCheck: 39 + 11 is not 49")[1].startswith("Check")
+    assert last_answer_line("She has 39.\n\nCheck: 39 + 11 = 50 ✓\nI hope this helps!") == (0, "She has 39.")
+    assert last_answer_line("She has 39.\n\nCheck: 39 + 11 is not 49")[1].startswith("Check")
 
 
 def test_what_only_says_how_a_number_came_about_is_left_out() -> None:
-    assert committed("They have 39 left after eating 35 of the 74.") == "39"
-    assert committed("The minimum is $18$, attained at $x=3$.") == "18"
-    assert committed("He had 39 and ate 35, so he has 4.") == "4"
+    assert extract_answer("They have 39 left after eating 35 of the 74.") == "39"
+    assert extract_answer("The minimum is $18$, attained at $x=3$.") == "18"
+    assert extract_answer("He had 39 and ate 35, so he has 4.") == "4"
 
 
 def test_one_quantity_in_two_units_is_one_answer() -> None:
@@ -81,9 +81,9 @@ def test_one_quantity_in_two_units_is_one_answer() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.sampled_from(WORDS), max_size=30).map(" ".join), st.sampled_from(get_args(Sought)))
-def test_what_is_read_stands_in_the_message(message: str, sought: Sought) -> None:
-    said = committed(message, sought=sought)
+@given(st.lists(st.sampled_from(WORDS), max_size=30).map(" ".join), st.sampled_from(get_args(AnswerKind)))
+def test_what_is_read_stands_in_the_message(message: str, sought: AnswerKind) -> None:
+    said = extract_answer(message, sought=sought)
     assert said is None or set(re.findall(r"\w+", said)) <= set(re.findall(r"\w+", message))
 
 

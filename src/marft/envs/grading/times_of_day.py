@@ -9,13 +9,12 @@ HOUR = re.compile(r"\d{1,2}")
 HALVES = r"[ap]\.?\s?m(?:\.|\b)|in the (?:morning|afternoon|evening)|at night"
 SPOKEN = rf"\d{{1,2}}(?::\d{{2}})?\s*(?:o['’]?clock\s*)?(?:{HALVES})|\d{{1,2}} o['’]?clock"
 IN_WORDS = re.compile(
-    r"(?<![\d:.])(\d{1,2})(:\d{2})?\s*(o['’]?clock)?\s*(?:(?:in the (morning|afternoon|evening)|(at night))(?![A-Za-z]))?",
-    re.I,
+    r"(?i)(?<![\d:.])(\d{1,2})(:\d{2})?\s*(o['’]?clock)?\s*(?:(?:in the (morning|afternoon|evening)|(at night))(?![A-Za-z]))?",
 )
 NAMED = {"noon": 720, "midday": 720, "midnight": 0}
 
 
-def minutes(text: str, unit: str) -> int | None:
+def minutes_since_midnight(text: str, unit: str) -> int | None:
     """Minutes since midnight; None for what is no time of day."""
     text = re.sub(r"[\s⟪⟫]", "", text)
     if text.casefold() in NAMED:
@@ -28,17 +27,18 @@ def minutes(text: str, unit: str) -> int | None:
     return (hour % 12 + 12 * (unit == "pm") if half else hour) * 60 + minute
 
 
-def numeric(text: str) -> str:
+def times_in_digits(text: str) -> str:
     """Times in words as numbers: `8:34 in the evening` is `8:34 pm`, `5 o'clock` is `5:00`."""
-    return IN_WORDS.sub(spelled, text) if "clock" in text or " in the " in text or " at night" in text else text
+    return IN_WORDS.sub(time_in_digits, text) if "clock" in text or " in the " in text or " at night" in text else text
 
 
-def spelled(found: re.Match[str]) -> str:
-    hour, clock, part, night = found[1], found[3], found[4], found[5]
+def time_in_digits(found: re.Match[str]) -> str:
+    """One such time; any other number as it is."""
+    hour, minute, clock, part, night = found.groups()
     if not (clock or part or night):
         return found[0]
-    minute = found[2] or (":00" if clock else "")
-    if not (part or night):
-        return f"{hour}{minute}"
-    before_noon = part.lower() == "morning" if part else int(hour) < 6 or int(hour) == 12
-    return f"{hour}{minute} {'am' if before_noon else 'pm'}"
+    time = hour + (minute or (":00" if clock else ""))
+    if part or night:
+        before_noon = part.lower() == "morning" if part else int(hour) < 6 or int(hour) == 12
+        time += " am" if before_noon else " pm"
+    return str(time)
