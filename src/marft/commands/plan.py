@@ -23,7 +23,8 @@ from marft.game.play import Agent
 from marft.models.team import TeamModel
 from marft.rollouts.credit import Credit
 from marft.rollouts.event_loop import one_loop
-from marft.rollouts.source import SynchronousSource
+from marft.rollouts.players import LocalPlayers
+from marft.rollouts.source import OrderedSource
 from marft.runs.directory import RunDirectory
 from marft.terminal import say
 from marft.terminal.status import Status
@@ -104,7 +105,7 @@ def plan(config: Config, status: Status | None = None) -> Forecast:
 
 def measure_iteration(config: Config, parts: Assembly) -> Forecast:
     """One iteration as a run has it, after the critics' warm-up. A remote model is not asked: somebody else speaks for it."""
-    parts = without_remotes(config, parts)
+    parts, config = without_remotes(config, parts), in_one_process(config)
     device = torch.device(parts.device)
     with tempfile.TemporaryDirectory() as folder, limit_memory(device):
         run = RunDirectory(Path(folder))
@@ -114,7 +115,10 @@ def measure_iteration(config: Config, parts: Assembly) -> Forecast:
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         assert isinstance(config.credit, Credit)
-        trainer.source = SynchronousSource(config, parts.runner, parts.learner.members, config.credit, REMEDY)
+        trainer.source = OrderedSource(
+            config, parts.runner, LocalPlayers(config, parts.runner, parts), parts.snapshot, parts.learner.members,
+            config.credit, REMEDY,
+        )  # fmt: skip
         try:
             trainer.iterate()
         except Collapsed as found:
@@ -139,6 +143,12 @@ def measure_iteration(config: Config, parts: Assembly) -> Forecast:
         iterations=iterations,
         evaluations=(2 + (iterations // config.eval.every if config.eval.every else 0)) if held_out else 0,
     )
+
+
+def in_one_process(config: Config) -> Config:
+    """The same without lag and workers: what is measured is the work there is, not how it overlaps."""
+    rollout = config.rollout.model_copy(update={"workers": 0})
+    return config.model_copy(update={"rollout": rollout, "train": config.train.model_copy(update={"lag": 0})})
 
 
 def without_remotes(config: Config, parts: Assembly) -> Assembly:

@@ -80,6 +80,17 @@ class TrainConfig(Section):
     recompute: bool = False  # activations of a layer in the backward pass, instead of keeping them
     failures: Annotated[float, Field(ge=0, le=1)] = 0.5  # most episodes of a play that may fail; past it the run stops
     on_collapse: Literal["stop", "back", "warn"] = "stop"  # back: to the last good checkpoint, at a lower rate
+    lag: Annotated[int, Field(ge=0)] = 0  # iterations by which the policy that plays is behind the one that learns
+
+
+class RolloutConfig(Section):
+    """Who plays: this process, or workers of their own beside it."""
+
+    workers: Annotated[int, Field(ge=0)] | None = None  # processes that play; None: one with lag, else this one plays
+    shards: Annotated[int, Field(ge=1)] | None = None  # parts of a batch, played one at a time; None: one a worker
+    threads: Annotated[int, Field(ge=1)] | None = None  # of each process; None: the machine's, shared evenly
+    gpus: tuple[Annotated[int, Field(ge=0)], ...] = ()  # of the workers, in turn; none given: the run's own device
+    patience: Annotated[float, Field(gt=0)] = 45.0  # seconds without a sign of life after which a worker is replaced
 
 
 def check_engine(name: str) -> str:
@@ -159,6 +170,7 @@ class Config(Section):
     lora: LoraConfig = LoraConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()
+    rollout: RolloutConfig = RolloutConfig()
     engine: EngineConfig = EngineConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -169,6 +181,17 @@ class Config(Section):
         """The critic's mode, spelled out."""
         return self.critic.mode or ("shared" if self.algorithm.values_at is not None else "none")
 
+    @property
+    def workers(self) -> int:
+        """Processes that play beside this one."""
+        given = self.rollout.workers
+        return given if given is not None else int(self.train.lag > 0)
+
+    @property
+    def shards(self) -> int:
+        """Parts that a batch is played in."""
+        return self.rollout.shards or max(self.workers, 1)
+
     @model_validator(mode="after")
     def check(self) -> Config:
         """Raise a ValueError where sections contradict one another."""
@@ -178,6 +201,7 @@ class Config(Section):
         self._check_train()
         self._check_schedule()
         self._check_engine()
+        self._check_rollout()
         return self
 
     def _check_team(self) -> None:
@@ -249,3 +273,14 @@ class Config(Section):
         heat = [agent.temperature for agent in ours] + ([self.eval.temperature] if self.eval.temperature else [])
         if engine.name == "vllm" and (odd := [t for t in heat if t and not 0.01 <= t <= 2]):
             raise ValueError(f"engine.name: vllm draws at temperatures from 0.01 to 2, not at {odd[0]:g}; use local")
+
+    def _check_rollout(self) -> None:
+        rollout = self.rollout
+        if self.train.lag and self.schedule.mode == "resample":
+            raise ValueError(
+                "train.lag: resample plays again after every step, with the policy as it is; drop one of them"
+            )
+        if rollout.gpus and not self.workers:
+            raise ValueError("rollout.gpus: they are the workers', and this process plays; give rollout.workers")
+        if self.workers and self.engine.name == "vllm" and self.engine.url is not None:
+            raise ValueError("rollout.workers: a server is one engine for all; drop engine.url or the workers")

@@ -15,7 +15,7 @@ from marft import references
 from marft.algorithms.base import Algorithm
 from marft.algorithms.batch import Member
 from marft.config import AgentConfig, AlgorithmConfig, Config, EnvConfig, GaeConfig
-from marft.engines.base import Engine
+from marft.engines.base import Adapters, Engine
 from marft.engines.checked import CheckedEngine
 from marft.engines.local import LocalEngine
 from marft.engines.scripted import ScriptedEngine, find_script
@@ -91,10 +91,22 @@ class Assembly:
         learner = self.learner
         return {m.agent: int(learner.teams[m.adapter].config.vocab_size) for m in learner.members}
 
-    def publish(self, version: int) -> None:
-        """Engines speak with the adapters as they are now, which are this version's."""
+    def publish(self, version: int, adapters: Adapters | None = None) -> None:
+        """Engines speak with these adapters, which are this version's; None: with the team's as they are."""
         for base in self.bases.values():
-            base.engine.publish(version)
+            own = None if adapters is None else {name: adapters[name] for name in base.team.agents}
+            base.engine.publish(version, own)
+
+    def snapshot(self) -> Adapters:
+        """A copy of all agents' adapters, in main memory."""
+        return {
+            name: {
+                key: parameter.detach().to("cpu", copy=True)
+                for key, parameter in team.trainable_parameters(name).items()
+            }
+            for team in self.teams
+            for name in team.agents
+        }
 
     def close(self) -> None:
         """Ends the environment's processes, and frees what the engines hold."""

@@ -21,7 +21,8 @@ from marft.envs.hosting import Host
 from marft.game.play import seed_of
 from marft.learners.base import Steps, Update, UpdatePlan
 from marft.rollouts.credit import Credit
-from marft.rollouts.source import EpisodeSource, Rollout, SynchronousSource, resume_remedy
+from marft.rollouts.players import LocalPlayers, Players
+from marft.rollouts.source import EpisodeSource, OrderedSource, Rollout, resume_remedy
 from marft.runs.checkpoints import Checkpoints
 from marft.runs.directory import RunDirectory
 from marft.runs.shapes import When
@@ -45,14 +46,15 @@ class Trainer:
 
     def __init__(
         self, config: Config, parts: Assembly, run: RunDirectory, evaluator: Evaluator, watcher: Watcher,
-        *, trackers: Sequence[Tracker] = (), interruption: Interruption | None = None,
+        *, players: Players | None = None, trackers: Sequence[Tracker] = (), interruption: Interruption | None = None,
     ) -> None:  # fmt: skip
         self.config, self.parts, self.run, self.trackers, self.watcher = config, parts, run, trackers, watcher
         self.learner, self.evaluator = parts.learner, evaluator
         assert isinstance(config.credit, Credit)
-        self.source: EpisodeSource = SynchronousSource(
-            config, parts.runner, self.learner.members, config.credit, resume_remedy(run.path)
-        )
+        self.source: EpisodeSource = OrderedSource(
+            config, parts.runner, players or LocalPlayers(config, parts.runner, parts), parts.snapshot,
+            self.learner.members, config.credit, resume_remedy(run.path),
+        )  # fmt: skip
         self.checkpoints = Checkpoints(run.path / "checkpoints", config.checkpoint.keep)
         self.position = Position()
         self.guard = Guard(run, parts.vocabularies, watcher.warned, stops=config.train.on_collapse != "warn")
@@ -103,7 +105,6 @@ class Trainer:
         self.title = f"iteration {before.iteration + 1}"
         done: list[Play] = []
         for number, steps in enumerate(self.plays()):
-            generated = self.parts.tokens
             with self.time_phase("rollout"):
                 rollout = self.source.next_batch(before.iteration, number)
             with self.time_phase("credit"), self.require_finite(rollout):
@@ -115,7 +116,7 @@ class Trainer:
             done.append(
                 Play(rollout=rollout, data=data, update=update, learning=learning, version=version, mismatch=mismatch)
             )
-            self.advance(data, update, self.parts.tokens - generated)
+            self.advance(data, update, rollout.tokens)
             self.publish()
         self.position = replace(self.position, iteration=before.iteration + 1)
         self.report(done, before, progress)
@@ -264,7 +265,8 @@ class Trainer:
         parts, position = self.parts, self.position
         self.status.begin("saving a checkpoint", announce=False)
         self.checkpoints.save(
-            position.iteration, lambda folder: write_checkpoint(folder, parts.teams, parts.learner, position)
+            position.iteration,
+            lambda folder: write_checkpoint(folder, parts.teams, parts.learner, position, self.source.behind()),
         )
 
     def evaluate(self, when: When) -> None:
