@@ -32,6 +32,7 @@ EVERYTHING = frozenset(
         "rollouts",
         "learners",
         "training",
+        "distributed",
         "evaluation",
         "runs",
         "commands",
@@ -136,6 +137,12 @@ ROOMS: Mapping[str, Room] = {
         ),
         libraries=frozenset({"torch", "safetensors"}),
         lazily=True,
+    ),
+    "distributed": Room(
+        marft=frozenset(
+            {"types", "version", "threads", "terminal", "config", "envs", "engines", "rollouts", "training"}
+        ),
+        libraries=frozenset({"torch", "pydantic", "safetensors"}),
     ),
     "evaluation": Room(
         marft=frozenset(

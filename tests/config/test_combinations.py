@@ -247,6 +247,14 @@ LEARNING = [
 ]  # fmt: skip
 
 VLLM = "engine.name=vllm"
+ROLLOUTS = [
+    refusal("train.lag=1 & schedule=resample", "train.lag", "resample plays again after every step, with the policy as it is",
+            "train.lag=1", "schedule=resample", "train.lag=1 & schedule=sequential"),
+    refusal("rollout.gpus=[1]", "rollout.gpus", "they are the workers', and this process plays; give rollout.workers",
+            "rollout.gpus=[1] & rollout.workers=1", "rollout.gpus=[1] & train.lag=1"),
+    refusal(f"{VLLM} & engine.url=http://h & rollout.workers=2", "rollout.workers", "a server is one engine for all; drop",
+            f"{VLLM} & rollout.workers=2", f"{VLLM} & engine.url=http://h"),
+]  # fmt: skip
 ENGINES = [
     refusal("engine.options={a: 1}", "engine.options", "they are for an engine of your own, and local has none; drop them",
             "engine.name=m:Mine & engine.options={a: 1}"),
@@ -261,7 +269,7 @@ ENGINES = [
 ]  # fmt: skip
 
 ALONE: dict[str, Any] = {"team": {"agents": {"a": "One."}}, "algorithm": "marft-token"}
-REFUSALS = [*NAMES, *AGENTS, *WORKFLOWS, *ADAPTERS, *LEARNING, *ENGINES]
+REFUSALS = [*NAMES, *AGENTS, *WORKFLOWS, *ADAPTERS, *LEARNING, *ROLLOUTS, *ENGINES]
 ids = [" ".join(each.given) for each in REFUSALS]
 
 

@@ -24,12 +24,12 @@ from marft.types import Episode, MarftError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """Episodes that were played, the batch of those that are learnt from (E of the batch: `learnt`, in order), and how
-    many tokens were generated for all of them."""
+    """Episodes that were played, and the batch of those that are learnt from (E of the batch: `learnt`, in order)."""
 
     episodes: Sequence[Episode]
     batch: Batch
-    tokens: int = 0
+    tokens: int = 0  # generated for all of them
+    incidents: Sequence[str] = ()  # what went wrong with players meanwhile, and was mended
 
     @property
     def learnt(self) -> list[Episode]:
@@ -84,7 +84,8 @@ class OrderedSource:
         learnt = [episode for episode in episodes if is_learnt(episode)]
         batch = build_batch(learnt, members=self.members, agents=self.runner.team, credit=self.credit)
         self.tasks_drawn += self.config.train.tasks
-        return Rollout(episodes=episodes, batch=batch, tokens=sum(part.tokens for part in parts))
+        tokens = sum(part.tokens for part in parts)
+        return Rollout(episodes=episodes, batch=batch, tokens=tokens, incidents=self.players.incidents())
 
     def published(self, version: int) -> None:
         """Plays that waited for this version begin."""

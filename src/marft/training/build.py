@@ -76,6 +76,12 @@ class Assembly:
         return [base.team for base in self.bases.values()]
 
     @property
+    def adapter_specs(self) -> dict[str, tuple[int, float]]:
+        """Rank and alpha of every agent's adapter."""
+        specs = (spec for team in self.teams for spec in team.lora.specs.values() if spec.name in team.agents)
+        return {spec.name: (spec.rank, spec.alpha) for spec in specs}
+
+    @property
     def device(self) -> str:
         """The first base's device, as torch names it; a phrase where no base is loaded."""
         return next((str(base.team.device) for base in self.bases.values()), "no device of ours")
@@ -125,10 +131,11 @@ class Assembly:
 
 
 def assemble(
-    config: Config, saved: Path | None = None, reads: Sequence[Split] = (), status: Status | None = None
-) -> Assembly:
-    """`saved` is a checkpoint of the same run, where there is one: agents that brought adapters along have theirs there.
-    Tasks of the splits in `reads` are read before any model is, which may be large and far away."""
+    config: Config, saved: Path | None = None, reads: Sequence[Split] = (), status: Status | None = None,
+    specs: Mapping[str, tuple[int, float]] | None = None,
+) -> Assembly:  # fmt: skip
+    """`saved` is a checkpoint of the same run, where there is one: agents that brought adapters along have theirs there;
+    `specs` are rank and alpha of every agent's adapter, where they are known. Tasks of the splits in `reads` are read before any model is, which may be large and far away."""
     if config.engine.name == "vllm":
         from marft.engines.vllm.factory import check_available
 
@@ -144,7 +151,7 @@ def assemble(
     bases: dict[str, Base] = {}
     for name in base_names(config):
         status.begin(f"loading the model {name}")
-        bases[name] = make_base(config, name, saved, lockstep)
+        bases[name] = make_base(config, name, saved, lockstep, specs)
     engines = {name: base.engine for name, base in bases.items()}
     agents = {name: make_agent(config, name, engines, lockstep) for name in config.team.agents}
     members = [
@@ -183,7 +190,10 @@ def base_names(config: Config) -> list[str]:
     return list(dict.fromkeys(model_of(config, name) for name in ours))
 
 
-def make_base(config: Config, model: str, saved: Path | None, lockstep: Lockstep) -> Base:
+def make_base(
+    config: Config, model: str, saved: Path | None, lockstep: Lockstep,
+    specs: Mapping[str, tuple[int, float]] | None = None,
+) -> Base:  # fmt: skip
     """Load a base model, with the adapters and critics of every agent that uses it, and open its engine."""
     loaded = load(model, config.device, config.dtype)
     adapters: dict[str, AdapterSpec] = {}
@@ -192,7 +202,11 @@ def make_base(config: Config, model: str, saved: Path | None, lockstep: Lockstep
         adapter = adapter_of(config, name)
         if adapter is None or model_of(config, name) != model:
             continue
-        adapters.setdefault(adapter, adapter_spec(config, adapter, agent, saved))
+        if specs is None:
+            adapters.setdefault(adapter, adapter_spec(config, adapter, agent, saved))
+        else:
+            rank, alpha = specs[adapter]
+            adapters[adapter] = AdapterSpec(name=adapter, rank=rank, alpha=alpha)
         if agent.kind == "trained" and (critic := critic_of(config, name)):
             critics[critic] = AdapterSpec(name=critic, rank=config.lora.rank, alpha=config.lora.alpha)
     team = TeamModel(

@@ -107,6 +107,7 @@ class Trainer:
         for number, steps in enumerate(self.plays()):
             with self.time_phase("rollout"):
                 rollout = self.source.next_batch(before.iteration, number)
+                self.note_incidents(rollout)
             with self.time_phase("credit"), self.require_finite(rollout):
                 data, mismatch = self.estimate(rollout.batch)
             with self.time_phase("update"), self.require_finite(rollout, data):
@@ -138,6 +139,12 @@ class Trainer:
         self.record(row, done)
         self.watcher.iterated(row, progress, self.progress)
         self.guard.look(row)
+
+    def note_incidents(self, rollout: Rollout) -> None:
+        """Players that were lost and replaced, for the terminal and the record."""
+        for line in rollout.incidents:
+            self.run.append_event("player", self.position.iteration + 1, line=line)
+            self.watcher.warned(line)
 
     def require_finite(self, rollout: Rollout, data: TrainingBatch | None = None) -> AbstractContextManager[None]:
         """A context that saves the batch and raises Collapsed where a value or a gradient is not finite."""
