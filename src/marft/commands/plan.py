@@ -72,6 +72,16 @@ class Forecast:
         """Seconds of the whole run, with its evaluations."""
         return self.iterations * self.iteration + self.evaluations * self.evaluation
 
+    @property
+    def share_with_lag(self) -> float:
+        """Of an iteration's seconds, what the longer of playing and learning takes: the other is done beside it."""
+        return max(self.seconds["rollout"], self.iteration - self.seconds["rollout"]) / self.iteration
+
+    @property
+    def share_with_workers(self) -> float:
+        """Of an iteration's seconds, what is left where two workers halve the rollout."""
+        return 1 - self.seconds["rollout"] / 2 / self.iteration
+
 
 class SilentWatcher:
     """A watcher that tells nobody: the plan is all there is to say."""
@@ -277,6 +287,10 @@ def describe_forecast(config: Config, parts: Assembly, found: Forecast) -> Itera
         yield forecast_row(f"seconds of {phase}", f"{seconds:,.1f}", "")
     yield ""
     yield f"run        {found.iterations} iterations, {found.evaluations} evaluations: about {format_seconds(found.run)}"
+    yield (
+        f"           at best, each on hardware of its own: {found.share_with_lag:.2f} of that with train.lag=1, "
+        f"{found.share_with_workers:.2f} with two workers that play"
+    )
     if found.peak > FITS * found.device_memory > 0:
         yield f"it hardly fits: {format_memory(found.peak)} {whole}. Lower train.tokens or engine.slots"
     yield "nothing was kept or written"
