@@ -106,7 +106,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     **{  # pure maths
         f"algorithms.{name}": Room(marft=frozenset({"algorithms"}), libraries=frozenset({"torch"}))
-        for name in ("losses", "advantages", "sequential", "trust_region", "grouped", "mismatch", "kl_penalty")
+        for name in ("losses", "advantages", "sequential", "trust_region", "grouped", "decoupled", "kl_penalty")
     },
     "rollouts": Room(
         marft=frozenset({"types", "escalation", "terminal", "config", "game", "envs", "engines", "algorithms"}),

@@ -15,7 +15,14 @@ from pydantic import (
     model_validator,
 )
 
-from marft.config.algorithm import AlgorithmConfig, CreditConfig, CriticConfig, GaeConfig, ScheduleConfig
+from marft.config.algorithm import (
+    DEFAULT_CORRECTION,
+    AlgorithmConfig,
+    CreditConfig,
+    CriticConfig,
+    GaeConfig,
+    ScheduleConfig,
+)
 from marft.config.choices import choice_validator
 from marft.config.evaluation import EvalConfig
 from marft.config.section import Section, Text, check_function, nearest
@@ -113,17 +120,11 @@ class EngineConfig(Section):
     memory: Annotated[float, Field(gt=0, lt=1)] | None = None  # of a GPU's: what is free for keys, or vLLM's part
     url: Annotated[Text, AfterValidator(partial(check_url, key="VLLM_API_KEY"))] | None = None
     mismatch: bool = False  # compare the engine's log-probs with the learner's; with vLLM always
-    correction: Annotated[float, Field(ge=1)] | None = None  # largest importance weight that makes up for the mismatch
 
     @property
     def share(self) -> float:
         """Of the memory; the rest is the learner's."""
         return 0.4 if self.memory is None else self.memory
-
-    @property
-    def compares(self) -> bool:
-        """Whether the learner computes the engine's log-probs again, to measure or correct their mismatch."""
-        return self.mismatch or self.correction is not None or self.name != "local"
 
 
 class CheckpointConfig(Section):
@@ -192,6 +193,20 @@ class Config(Section):
         """Parts that a batch is played in."""
         return self.rollout.shards or max(self.workers, 1)
 
+    @property
+    def correction(self) -> float | None:
+        """The largest weight of what another policy said, spelled out; None: nothing is weighted."""
+        given = self.algorithm.correction
+        if given == "auto":
+            return DEFAULT_CORRECTION if self.train.lag else None
+        return given
+
+    @property
+    def compares(self) -> bool:
+        """Whether the learner reads what was said again, to measure how far the policy that spoke is from its own."""
+        off = self.train.lag > 0 or self.engine.name != "local"
+        return off or self.engine.mismatch or self.correction is not None
+
     @model_validator(mode="after")
     def check(self) -> Config:
         """Raise a ValueError where sections contradict one another."""
@@ -255,6 +270,10 @@ class Config(Section):
                 f"schedule.interval: the last of {len(adapters)} adapters would never learn; lower it or raise "
                 "train.iterations"
             )
+        if mode == "resample" and self.train.lag:
+            raise ValueError(
+                "train.lag: resample plays again with what was just learnt; use sequential, or drop the lag"
+            )
 
     def _check_engine(self) -> None:
         engine = self.engine
@@ -276,10 +295,6 @@ class Config(Section):
 
     def _check_rollout(self) -> None:
         rollout = self.rollout
-        if self.train.lag and self.schedule.mode == "resample":
-            raise ValueError(
-                "train.lag: resample plays again after every step, with the policy as it is; drop one of them"
-            )
         if rollout.gpus and not self.workers:
             raise ValueError("rollout.gpus: they are the workers', and this process plays; give rollout.workers")
         if self.workers and self.engine.name == "vllm" and self.engine.url is not None:

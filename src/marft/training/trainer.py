@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from marft.algorithms.batch import Batch, TrainingBatch, check_estimate
+from marft.algorithms.decoupled import Decoupled, Mismatch, decouple
 from marft.algorithms.kl_penalty import kl_penalty
 from marft.algorithms.losses import adapted_kl_weight
-from marft.algorithms.mismatch import Mismatch, find_mismatch
 from marft.algorithms.trust_region import adapted_rate
 from marft.config import Config
 from marft.envs.hosting import Host
@@ -194,29 +194,30 @@ class Trainer:
         weights, start = self.position.kl_weights, self.config.algorithm.kl.weight
         return {member.agent: weights.get(member.agent, start) for member in self.learner.members}
 
-    def estimate(self, batch: Batch) -> tuple[TrainingBatch, Mapping[str, float] | None]:
-        """What the episodes are worth, turn by turn and token by token; and how far the engine's log-probs are off."""
-        kl, engine, algorithm = self.config.algorithm.kl, self.config.engine, self.learner.algorithm
+    def estimate(self, batch: Batch) -> tuple[TrainingBatch, Mismatch | None]:
+        """What the episodes are worth, turn by turn and token by token; and how far the policy that spoke is off."""
+        kl, compares, algorithm = self.config.algorithm.kl, self.config.compares, self.learner.algorithm
         penalised = bool(kl.weight) and kl.where == "reward"
-        scores = self.learner.score(batch, reference=bool(kl.weight), proximal=engine.compares or penalised)
-        found: Mismatch | None = None
-        if engine.compares:
+        scores = self.learner.score(batch, reference=bool(kl.weight), proximal=compares or penalised)
+        found: Decoupled | None = None
+        if compares:
             assert scores.proximal_N is not None
-            found = find_mismatch(batch, scores.proximal_N, engine.correction)
+            found = decouple(batch, scores.proximal_N, algorithm.ratio, self.config.correction)
         if penalised:
             assert scores.proximal_N is not None
             assert scores.reference_N is not None
             weight_A = torch.tensor(list(self.present_kl_weights().values()))
-            penalty = kl_penalty(batch, weight_A, scores.proximal_N, batch.old_N, scores.reference_N, kl.estimator)
+            version = self.position.version
+            penalty = kl_penalty(batch, weight_A, scores.proximal_N, scores.reference_N, kl.estimator, version=version)
             scores = replace(scores, penalty_N=penalty.amount_N, noise=penalty.noise)
         baselines = [self.position.baselines.get(member.agent, math.nan) for member in self.learner.members]
         scores = replace(scores, baseline_A=torch.tensor(baselines))
         learnt = batch if found is None else found.batch
         estimate = algorithm.estimate(learnt, scores)
         check_estimate(estimate, learnt, scores, self.config.algorithm.name)
-        estimate = estimate if found is None else found.corrected(estimate)
+        estimate = estimate if found is None else found.weighted(estimate)
         data = TrainingBatch(batch=learnt, scores=scores, estimate=estimate)
-        return data, None if found is None else found.figures
+        return data, None if found is None else found.mismatch
 
     def next_baselines(self, data: TrainingBatch) -> Mapping[str, float]:
         """The agents' running baselines after an update."""
