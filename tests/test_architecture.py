@@ -32,6 +32,7 @@ EVERYTHING = frozenset(
         "rollouts",
         "learners",
         "training",
+        "distributed",
         "evaluation",
         "runs",
         "commands",
@@ -107,7 +108,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     **{  # pure maths
         f"algorithms.{name}": Room(marft=frozenset({"algorithms"}), libraries=frozenset({"torch"}))
-        for name in ("losses", "advantages", "sequential", "trust_region", "grouped", "mismatch", "kl_penalty")
+        for name in ("losses", "advantages", "sequential", "trust_region", "grouped", "decoupled", "kl_penalty")
     },
     "rollouts": Room(
         marft=frozenset({"types", "watchdog", "terminal", "config", "game", "envs", "engines", "algorithms"}),
@@ -138,6 +139,12 @@ ROOMS: Mapping[str, Room] = {
         ),
         libraries=frozenset({"torch", "safetensors"}),
         lazily=True,
+    ),
+    "distributed": Room(
+        marft=frozenset(
+            {"types", "version", "openmp", "terminal", "config", "envs", "engines", "rollouts", "training"}
+        ),
+        libraries=frozenset({"torch", "pydantic", "safetensors"}),
     ),
     "evaluation": Room(
         marft=frozenset(

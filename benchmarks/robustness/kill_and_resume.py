@@ -2,15 +2,18 @@
 
     python benchmarks/robustness/kill_and_resume.py [--trials 20] [--seed 0] [--algorithm marft-token]
 
-Trials take turns over `marft train`, `eval` and `compare`. Each kills (SIGKILL) one to three times, at moments spread
-over the whole command and its start-up, then lets it end. All the while another process tries for the same folder: it
+Trials take turns over `marft train`, `eval`, `compare` and `workers`: training with lag, whose workers are killed too, at
+random moments. Each kills the command (SIGKILL) one to three times, at moments spread over the whole of it and its
+start-up, then lets it end. All the while another process tries for the same folder: it
 must be refused as long as the first lives, and nobody may notice it. Prints JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import random
 import shutil
 import signal
@@ -23,6 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from marft.envs.processes import descendants
 from marft.runs.lock import Lock
 from marft.types import MarftError
 
@@ -31,24 +35,29 @@ SETTINGS = {
     "train": [*TINY, "train.iterations=6"],
     "eval": ["eval.tasks=96", "eval.samples=4", "engine.slots=16"],
     "compare": [*TINY, "train.iterations=2", "--seeds", "1"],
+    "workers": [*TINY, "train.iterations=8", "train.lag=1", "rollout.workers=2", "rollout.threads=1"],
 }
+COMMAND = {"workers": "train"}  # where it is not its kind
 MARK = {"train": "config.yaml", "eval": "eval.yaml", "compare": "compare.yaml"}  # what makes a folder one of these
 RIVAL_S = 0.05  # between two tries of the rival for the lock
+WORKER = b"marft.distributed.worker"
+WORKER_LIFE_S = 12.0  # mean time until one of them is killed
 
 
 def command(kind: str, run: Path, algorithm: str) -> list[str]:
     """What begins, or goes on with, what is in the folder."""
-    if kind == "train" and (run / MARK[kind]).exists():
+    name = COMMAND.get(kind, kind)
+    if name == "train" and (run / MARK[name]).exists():
         words = ["--resume"]
     else:
         words = [f"algorithm={algorithm}", *SETTINGS[kind]]
-    return [sys.executable, "-m", "marft.cli", kind, *words, "--run", str(run)]
+    return [sys.executable, "-m", "marft.cli", name, *words, "--run", str(run)]
 
 
 # --- what must not depend on interruptions ----------------------------------------------------------------------------
 def outcome(kind: str, run: Path) -> dict[str, Any]:
     match kind:
-        case "train":
+        case "train" | "workers":
             return outcome_of_run(run)
         case "eval":
             return {name: timeless(read(run / name)) for name in ("episodes.jsonl", "results.json", "manifest.json")}
@@ -80,6 +89,38 @@ def timeless(found: Any) -> Any:
         case list():
             return [timeless(each) for each in found]
     return found
+
+
+# --- who harms it ------------------------------------------------------------------------------------------------------
+class Saboteur:
+    """Kills a worker of the process now and then, as long as it lives."""
+
+    def __init__(self, process: subprocess.Popen[bytes], rng: random.Random) -> None:
+        self.process, self.rng, self.kills = process, rng, 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._kill)
+
+    def __enter__(self) -> Saboteur:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _kill(self) -> None:
+        while not self._over.wait(self.rng.expovariate(1 / WORKER_LIFE_S)):
+            if found := [pid for pid in descendants(self.process.pid) if is_worker(pid)]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.rng.choice(found), signal.SIGKILL)
+                    self.kills += 1
+
+
+def is_worker(pid: int) -> bool:
+    try:
+        return WORKER in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has just ended
+        return False
 
 
 # --- the rival --------------------------------------------------------------------------------------------------------
@@ -150,18 +191,20 @@ class Rival:
 
 
 # --- trials -----------------------------------------------------------------------------------------------------------
-def go(kind: str, run: Path, algorithm: str, delay: float | None) -> tuple[int | None, Rival]:
-    """The exit code, None if it was killed after `delay`; and how the rival fared."""
+def go(
+    kind: str, run: Path, algorithm: str, delay: float | None, rng: random.Random
+) -> tuple[int | None, Rival, Saboteur]:
+    """The exit code, None if it was killed after `delay`; how the rival fared, and how many workers were killed."""
     words = command(kind, run, algorithm)
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    with Rival(process, kind, run, algorithm) as rival:
+    with Rival(process, kind, run, algorithm) as rival, Saboteur(process, random.Random(rng.random())) as saboteur:
         try:
             code: int | None = process.wait(timeout=delay)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.wait()
             code = None
-    return code, rival
+    return code, rival, saboteur
 
 
 def trial(
@@ -171,11 +214,12 @@ def trial(
     moments: list[float] = []
     codes: list[int | None] = []
     rivals: list[Rival] = []
+    saboteurs: list[Saboteur] = []
     while None not in codes:  # one that was quicker than its killer is no trial
         shutil.rmtree(run, ignore_errors=True)
         moments = [round(rng.uniform(0, length), 3) for _ in range(rng.randint(1, 3))]
-        ended = [go(kind, run, algorithm, moment) for moment in [*moments, None]]
-        codes, rivals = [code for code, _ in ended], [rival for _, rival in ended]
+        ended = [go(kind, run, algorithm, moment, rng) for moment in [*moments, None]]
+        codes, rivals, saboteurs = ([each[i] for each in ended] for i in range(3))
     found = outcome(kind, run) if codes[-1] == 0 else {}
     differing = [part for part in expected if found.get(part) != expected[part]]
     shutil.rmtree(run, ignore_errors=True)
@@ -184,6 +228,7 @@ def trial(
         "differing": differing, "exit_code": codes[-1], "refused": sum(rival.refusals for rival in rivals),
         "commands_refused": sum(rival.commands for rival in rivals),
         "wrongly_admitted": sum(rival.wrong for rival in rivals),
+        "workers_killed": sum(saboteur.kills for saboteur in saboteurs),
     }  # fmt: skip
 
 
@@ -223,6 +268,7 @@ def main() -> None:
         "trials": len(trials),
         "identical": identical,
         "kills": sum(each["kills"] for each in trials),
+        "workers_killed": sum(each["workers_killed"] for each in trials),
         "rivals_refused": sum(each["refused"] for each in trials),
         "commands_refused": sum(each["commands_refused"] for each in trials),
         "rivals_wrongly_admitted": wrong,

@@ -139,6 +139,19 @@ def test_an_evaluation_plays_the_held_out_tasks_that_there_are() -> None:
     assert measure_iteration(config_of(**changes), seated(**changes)).held_out == 2 * 5
 
 
+def test_what_lag_and_workers_would_leave_of_an_iteration() -> None:
+    """2 s of playing, 0.5 of credit and 1.5 of learning: both take as long, and two workers save a second of four."""
+    found = replace(forecast(), seconds={"rollout": 2.0, "credit": 0.5, "update": 1.5})
+    assert (found.share_with_lag, found.share_with_workers) == (0.5, 0.75)
+    found = replace(forecast(), seconds={"rollout": 3.0, "credit": 0.0, "update": 1.0})
+    assert (found.share_with_lag, found.share_with_workers) == (0.75, 0.625)
+
+
+def test_lag_and_workers_are_not_measured_but_reckoned() -> None:
+    changes: dict[str, Any] = {"train": {"lag": 2}, "rollout": {"workers": 3}}
+    assert measure_iteration(config_of(**changes), seated(**changes)).tokens["rollout"] > 0
+
+
 def test_a_run_is_its_iterations_and_evaluations() -> None:
     assert forecast().iteration == 4.0
     assert forecast().evaluation == 3.0

@@ -244,9 +244,20 @@ LEARNING = [
       for name in ("marft-token", "marft-action", "reinforce++", "rae")),
     refusal("train.tasks=2 & train.samples=1 & train.minibatches=3", "train.minibatches", "more minibatches than episodes; lower",
             "train.tasks=2 & train.samples=1 & train.minibatches=2"),
+    *(refusal(f"algorithm.correction={given}", "algorithm.correction", "it is no number from 1 on; give one such as 2",
+              "algorithm.correction=1", "algorithm.correction=auto", "algorithm.correction=null")
+      for given in ("0.99", "-2", ".inf", ".nan", "often", "[2]")),
+    refusal("train.lag=1 & schedule=resample", "train.lag", "resample plays again with what was just learnt; use sequential",
+            "train.lag=1 & schedule=sequential", "train.lag=0 & schedule=resample", "train.lag=1 & schedule=alternate"),
 ]  # fmt: skip
 
 VLLM = "engine.name=vllm"
+ROLLOUTS = [
+    refusal("rollout.gpus=[1]", "rollout.gpus", "they are the workers', and this process plays; give rollout.workers",
+            "rollout.gpus=[1] & rollout.workers=1", "rollout.gpus=[1] & train.lag=1"),
+    refusal(f"{VLLM} & engine.url=http://h & rollout.workers=2", "rollout.workers", "a server is one engine for all; drop",
+            f"{VLLM} & rollout.workers=2", f"{VLLM} & engine.url=http://h"),
+]  # fmt: skip
 ENGINES = [
     refusal("engine.options={a: 1}", "engine.options", "they are for an engine of your own, and local has none; drop them",
             "engine.name=m:Mine & engine.options={a: 1}"),
@@ -261,7 +272,7 @@ ENGINES = [
 ]  # fmt: skip
 
 ALONE: dict[str, Any] = {"team": {"agents": {"a": "One."}}, "algorithm": "marft-token"}
-REFUSALS = [*NAMES, *AGENTS, *WORKFLOWS, *ADAPTERS, *LEARNING, *ENGINES]
+REFUSALS = [*NAMES, *AGENTS, *WORKFLOWS, *ADAPTERS, *LEARNING, *ROLLOUTS, *ENGINES]
 ids = [" ".join(each.given) for each in REFUSALS]
 
 
@@ -340,7 +351,23 @@ def test_the_critics_mode_is_spelled_out(given: list[str], critics: str) -> None
 
 @pytest.mark.parametrize(
     ("given", "compares"),
-    [([], False), (["engine.mismatch=true"], True), (["engine.correction=2"], True), (["engine.name=vllm"], True)],
-)
+    [([], False), (["engine.mismatch=true"], True), (["algorithm.correction=2"], True), (["engine.name=vllm"], True),
+     (["train.lag=1"], True), (["train.lag=1", "algorithm.correction=null"], True)],
+)  # fmt: skip
 def test_whether_log_probs_are_compared(given: list[str], compares: bool) -> None:
-    assert read(given).engine.compares is compares
+    assert read(given).compares is compares
+
+
+@pytest.mark.parametrize(
+    ("given", "correction"),
+    [([], None), (["train.lag=1"], 2.0), (["train.lag=4", "algorithm.correction=auto"], 2.0), (["engine.name=vllm"], None),
+     (["algorithm.correction=1.5"], 1.5), (["train.lag=1", "algorithm.correction=5"], 5.0),
+     (["train.lag=1", "algorithm.correction=null"], None)],
+)  # fmt: skip
+def test_the_correction_is_spelled_out(given: list[str], correction: float | None) -> None:
+    assert read(given).correction == correction
+
+
+def test_the_correction_was_an_engine_s() -> None:
+    with pytest.raises(MarftError, match=r"^unknown key 'engine.correction'; did you mean 'algorithm.correction'\?$"):
+        read(["engine.correction=2"])

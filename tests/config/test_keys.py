@@ -33,7 +33,7 @@ team.agents.*.remote.retries
 algorithm.name:marft-token algorithm.name:marft-action algorithm.name:grpo algorithm.name:dr_grpo algorithm.name:rloo
 algorithm.name:gspo algorithm.name:reinforce++ algorithm.name:rae
 algorithm.clip_low algorithm.clip_high algorithm.dual_clip algorithm.entropy algorithm.trust_region algorithm.kl_stop
-algorithm.aggregation algorithm.huber_delta
+algorithm.correction algorithm.aggregation algorithm.huber_delta
 algorithm.kl.weight algorithm.kl.estimator algorithm.kl.where algorithm.kl.target
 algorithm.lam algorithm.whiten algorithm.value_clip algorithm.value_loss algorithm.token_gamma algorithm.token_lam
 algorithm.normalise algorithm.std_floor algorithm.decay
@@ -44,8 +44,9 @@ critic.mode critic.lr critic.warmup
 schedule.mode schedule.interval schedule.clip
 lora.rank lora.alpha lora.targets
 optimizer.lr optimizer.weight_decay optimizer.eps optimizer.grad_clip optimizer.warmup optimizer.decay
-train.iterations train.budget train.tasks train.samples train.epochs train.minibatches train.tokens train.recompute train.failures train.on_collapse
-engine.name engine.slots engine.memory engine.url engine.mismatch engine.correction engine.options
+train.iterations train.budget train.tasks train.samples train.epochs train.minibatches train.tokens train.recompute train.failures train.on_collapse train.lag
+rollout.workers rollout.shards rollout.threads rollout.gpus rollout.patience
+engine.name engine.slots engine.memory engine.url engine.mismatch engine.options
 eval.tasks eval.every eval.temperature eval.top_p eval.top_k eval.samples eval.k eval.ablate
 eval.benchmarks.*.name eval.benchmarks.*.deadline eval.benchmarks.*.tasks_deadline eval.benchmarks.*.workers
 checkpoint.every checkpoint.keep

@@ -304,7 +304,9 @@ def test_a_server_that_takes_no_adapters_of_this_size_says_what_to_do(url: str) 
 
 def test_two_runs_of_one_process_write_down_the_mismatch(tmp_path: Path) -> None:
     """The second has no memory to start with unless the first gave its back."""
-    settings = "engine.name=vllm engine.memory=0.1 engine.correction=2 train.iterations=2 train.tasks=16 eval.tasks=64"
+    settings = (
+        "engine.name=vllm engine.memory=0.1 algorithm.correction=2 train.iterations=2 train.tasks=16 eval.tasks=64"
+    )
     code = "import sys; from marft.cli import main; sys.exit(main(sys.argv[1::2]) or main(sys.argv[2::2]))"
     words = ["train", "duo", *settings.split()]
     arguments = [

@@ -13,7 +13,7 @@ from toys import rows
 
 import marft
 from marft.game.play import Game
-from marft.rollouts.source import EpisodeSource, SynchronousSource, task_order
+from marft.rollouts.source import EpisodeSource, OrderedSource, task_order
 from marft.types import Episode, MarftError
 
 
@@ -103,7 +103,7 @@ def test_what_is_played_depends_on_the_position_alone() -> None:
 def test_a_source_knows_how_far_it_is() -> None:
     """Two tasks a batch: the second batch goes on where the first ended, in this run and in one that is resumed."""
     source, resumed = source_of(), source_of()
-    assert isinstance(source, SynchronousSource)
+    assert isinstance(source, OrderedSource)
     source.next_batch(0)
     assert source.state_dict() == {"tasks_drawn": 2}
     resumed.load_state_dict(source.state_dict())

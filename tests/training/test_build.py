@@ -375,3 +375,11 @@ def test_everything_that_the_learner_may_be_told_comes_from_the_config() -> None
     assert (found.weight_decay, found.grad_clip, found.epochs, found.minibatches, found.tokens) == (3.0, 4.0, 5, 6, 700)
     default, huber = learner_settings(config_of(), []), load_config("duo", ["algorithm.value_loss=huber"])
     assert (default.factor_clip, default.huber_delta, learner_settings(huber, []).huber_delta) == (5.0, None, 1.0)
+
+
+@pytest.mark.parametrize(("lag", "limit", "found"), [(0, 0.6, 0.6), (1, 0.6, 0.3), (2, 0.6, 0.2), (2, None, None)])
+def test_updates_between_play_and_learning_share_the_trust_region(
+    lag: int, limit: float | None, found: float | None
+) -> None:
+    config = config_of(train={"lag": lag}, algorithm={"name": "grpo", "trust_region": limit})
+    assert learner_settings(config, []).trust_region == (None if found is None else pytest.approx(found))

@@ -86,7 +86,7 @@ POINTS = {  # where the signal comes, and after how many iterations the run is k
     "in the evaluation before": ("marft.evaluation.held_out:evaluate_held_out", 1, 0),
     "among the episodes of that evaluation": ("marft.rollouts.runner:play", 2 + 2, 0),  # after the sanity check's
     "in the first save": ("marft.training.checkpoint:save_adapter", 2, 0),
-    "before a rollout": ("marft.rollouts.source:SynchronousSource.next_batch", 2, 1),
+    "before a rollout": ("marft.rollouts.source:OrderedSource.next_batch", 2, 1),
     "in the middle of a rollout": ("marft.game.play:Game.act", 4 + 4 + 8 + 3, 1),
     "in the scoring": ("marft.training.trainer:Trainer.estimate", 3, 2),
     "in an update": ("marft.learners.local:LocalLearner._clip", 3, 2),
@@ -131,7 +131,7 @@ def test_an_iteration_of_several_plays_is_finished_once_somebody_has_learnt(
     expected = ending(start(tmp_path / "whole", **settings))
     for nth, kept in ((3, 1), (4, 2)):  # the first and the second rollout of the second iteration
         run = tmp_path / f"run-{nth}"
-        trap("marft.rollouts.source:SynchronousSource.next_batch", nth, send)
+        trap("marft.rollouts.source:OrderedSource.next_batch", nth, send)
         with pytest.raises(Interrupted):
             start(run, **settings)
         assert newest(run) == kept

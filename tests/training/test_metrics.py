@@ -11,6 +11,7 @@ import torch
 from lessons import Seat, make_batch
 
 from marft.algorithms.batch import Estimate, Scores, TrainingBatch
+from marft.algorithms.decoupled import Mismatch
 from marft.learners.base import Update
 from marft.rollouts.source import Rollout
 from marft.training.metrics import (
@@ -144,6 +145,24 @@ def test_an_agent_s_figures_by_hand() -> None:
     assert row["agents"]["b"] == {  # a group of one compares nothing
         "reward": 1.0, "score_min": 1.0, "score_max": 1.0, "advantage_std": 0.0, "length": 2.0, "truncated": 0.0, "staleness": 1.0, "kl": 0.5,
     }  # fmt: skip
+
+
+def test_an_agent_s_distance_from_the_policy_that_spoke() -> None:
+    """`truncated` stays the share of turns cut at their limit."""
+    figures = {"tokens": 4.0, "kl": 0.5, "mean": 0.25, "max": 1.0, "weight": 1.5, "truncated": 0.75}
+    agents = {"a": {**figures, "kl": 0.125}, "b": {key: figures[key] for key in ("tokens", "kl", "mean", "max")}}
+    found = replace(play([episode("ab")], members("a", "b")), mismatch=Mismatch(figures=figures, agents=agents))
+    row = iteration_row([found])
+    first, second = row["agents"]["a"], row["agents"]["b"]
+    assert (first["behaviour_kl"], first["weight"], first["weight_truncated"], first["truncated"]) == (
+        0.125,
+        1.5,
+        0.75,
+        0,
+    )
+    assert second["behaviour_kl"] == 0.5
+    assert "weight" not in second
+    assert row["mismatch"] == {key: value for key, value in figures.items() if key != "tokens"}
 
 
 def test_the_share_of_groups_without_spread() -> None:

@@ -42,6 +42,10 @@ class Algorithm(AlgorithmConfig):
         )
         return Surrogate(loss=loss, clipped_N=clipped_N)
 
+    def ratio(self, log_ratio_N: Tensor, turn_N: Tensor, words_K: Tensor) -> Tensor:
+        """The ratio of two policies at each token [N], as `surrogate` forms it: also stale samples are weighted with it."""
+        return log_ratio_N.exp()
+
 
 class ActionLevel(Algorithm):
     """One ratio a turn, divided by the turn's tokens or words, and clipped."""
@@ -62,11 +66,29 @@ class ActionLevel(Algorithm):
         from marft.algorithms.losses import action_ratio, clipped_surrogate, is_clipped, sum_by_turn
 
         tokens = sum_by_turn(torch.ones_like(logprobs_N), turn_N, len(words_K))
-        divisor = {"sum": torch.ones_like(tokens), "token": tokens, "word": words_K.clamp(min=1).to(tokens)}
-        n_K = divisor[self.normalised_by]
+        n_K = self._divisor(tokens, words_K)
         ratio_K = action_ratio(logprobs_N - old_N, turn_N, n_K)
         advantages_K = sum_by_turn(advantages_N, turn_N, len(words_K)) / tokens
         loss_K = clipped_surrogate(ratio_K, advantages_K, low=self.clip_low, high=self.clip_high, dual=self.dual_clip)
         clipped_K = is_clipped(ratio_K, advantages_K, low=self.clip_low, high=self.clip_high, dual=self.dual_clip)
         weight_K = n_K * sum_by_turn(weight_N, turn_N, len(words_K)) / tokens
         return Surrogate(loss=(loss_K * weight_K).sum(), clipped_N=clipped_K[turn_N])
+
+    def ratio(self, log_ratio_N: Tensor, turn_N: Tensor, words_K: Tensor) -> Tensor:
+        """Its turn's ratio, at each token."""
+        import torch
+
+        from marft.algorithms.losses import action_ratio, sum_by_turn
+
+        tokens = sum_by_turn(torch.ones_like(log_ratio_N), turn_N, len(words_K))
+        return action_ratio(log_ratio_N, turn_N, self._divisor(tokens, words_K))[turn_N]
+
+    def _divisor(self, tokens_K: Tensor, words_K: Tensor) -> Tensor:
+        """n_k: what a turn's log-ratio is divided by."""
+        match self.normalised_by:
+            case "sum":
+                return tokens_K.new_ones(len(tokens_K))
+            case "token":
+                return tokens_K
+            case "word":
+                return words_K.clamp(min=1).to(tokens_K)

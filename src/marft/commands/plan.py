@@ -22,7 +22,8 @@ from marft.evaluation.sanity_check import check_team_everywhere
 from marft.models.team import TeamModel
 from marft.rollouts.credit import Credit
 from marft.rollouts.event_loop import one_loop
-from marft.rollouts.source import SynchronousSource
+from marft.rollouts.players import LocalPlayers
+from marft.rollouts.source import OrderedSource
 from marft.runs.directory import RunDirectory
 from marft.terminal import format_bytes, say
 from marft.terminal.status import Status
@@ -70,6 +71,16 @@ class Forecast:
         """Seconds of the whole run, with its evaluations."""
         return self.iterations * self.iteration + self.evaluations * self.evaluation
 
+    @property
+    def share_with_lag(self) -> float:
+        """Of an iteration's seconds, what the longer of playing and learning takes: the other is done beside it."""
+        return max(self.seconds["rollout"], self.iteration - self.seconds["rollout"]) / self.iteration
+
+    @property
+    def share_with_workers(self) -> float:
+        """Of an iteration's seconds, what is left where two workers halve the rollout."""
+        return 1 - self.seconds["rollout"] / 2 / self.iteration
+
 
 class SilentWatcher:
     """A watcher that tells nobody: the plan is all there is to say."""
@@ -102,7 +113,7 @@ def plan(config: Config, status: Status | None = None) -> Forecast:
 
 def measure_iteration(config: Config, parts: Assembly) -> Forecast:
     """One iteration as a run has it, after the critics' warm-up. A remote model is not asked: somebody else speaks for it."""
-    parts = without_remotes(config, parts)
+    parts, config = without_remotes(config, parts), in_one_process(config)
     device = torch.device(parts.device)
     with tempfile.TemporaryDirectory() as folder, limit_memory(device):
         run = RunDirectory(Path(folder))
@@ -112,7 +123,10 @@ def measure_iteration(config: Config, parts: Assembly) -> Forecast:
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         assert isinstance(config.credit, Credit)
-        trainer.source = SynchronousSource(config, parts.runner, parts.learner.members, config.credit, REMEDY)
+        trainer.source = OrderedSource(
+            config, parts.runner, LocalPlayers(config, parts.runner, parts), parts.snapshot, parts.learner.members,
+            config.credit, REMEDY,
+        )  # fmt: skip
         try:
             trainer.iterate()
         except Collapsed as found:
@@ -137,6 +151,12 @@ def measure_iteration(config: Config, parts: Assembly) -> Forecast:
         iterations=iterations,
         evaluations=(2 + (iterations // config.eval.every if config.eval.every else 0)) if held_out else 0,
     )
+
+
+def in_one_process(config: Config) -> Config:
+    """The same without lag and workers: what is measured is the work there is, not how it overlaps."""
+    rollout = config.rollout.model_copy(update={"workers": 0})
+    return config.model_copy(update={"rollout": rollout, "train": config.train.model_copy(update={"lag": 0})})
 
 
 def without_remotes(config: Config, parts: Assembly) -> Assembly:
@@ -265,6 +285,10 @@ def describe_forecast(config: Config, parts: Assembly, found: Forecast) -> Itera
         yield forecast_row(f"seconds of {phase}", f"{seconds:,.1f}", "")
     yield ""
     yield f"run        {found.iterations} iterations, {found.evaluations} evaluations: about {format_seconds(found.run)}"
+    yield (
+        f"           at best, each on hardware of its own: {found.share_with_lag:.2f} of that with train.lag=1, "
+        f"{found.share_with_workers:.2f} with two workers that play"
+    )
     if found.peak > FITS * found.device_memory > 0:
         yield f"it hardly fits: {format_bytes(found.peak)} {whole}. Lower train.tokens or engine.slots"
     yield "nothing was kept or written"

@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 from marft.commands.progress import Terminal
 from marft.config import Config
+from marft.distributed.fleet import open_players
 from marft.envs.base import Split
 from marft.evaluation.held_out import HeldOut
 from marft.evaluation.leaks import describe_leaks, find_leaks
@@ -100,10 +101,10 @@ def run_training(
     config: Config, parts: Assembly, run: RunDirectory, display: Display, *, resume: bool = False, at: int | None = None
 ) -> dict[str, Any]:
     """Train from the beginning or from a checkpoint, until the run is finished or interrupted; the summary."""
-    with Interruption() as interruption:
+    with Interruption() as interruption, closing(open_players(config, parts)) as players:
         watching = Terminal(display, run.path)
         evaluator = HeldOut(config, parts, resume_remedy(run.path))
-        trainer = Trainer(config, parts, run, evaluator, watching, interruption=interruption)
+        trainer = Trainer(config, parts, run, evaluator, watching, players=players, interruption=interruption)
         try:
             watching.introduce(config, parts.device)
             for line in describe_leaks(run.manifest().get("leaks", {})):
@@ -149,7 +150,7 @@ def disk_needed(config: Config, parts: Assembly) -> int:
     weights = sum(
         p.numel() for team in parts.teams for name in team.adapters for p in team.trainable_parameters(name).values()
     )
-    return (config.checkpoint.keep + 1) * weights * 3 * 4 + SLACK
+    return (config.checkpoint.keep + 1) * weights * (3 + config.train.lag) * 4 + SLACK
 
 
 def make_manifest(config: Config, parts: Assembly) -> Mapping[str, Any]:

@@ -5,16 +5,18 @@ Credits and algorithms are chosen by name from the tables below, or brought alon
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from marft.config.section import Section
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Aggregation = Literal["token", "turn", "agent"]
 DEFAULT_LAM = 0.95
+DEFAULT_CORRECTION = 2.0  # with a lag
 
 
 # --- credit ----------------------------------------------------------------------------------------------------------
@@ -79,6 +81,17 @@ class AlgorithmConfig(Section):
     kl_stop: Annotated[float, Field(gt=0)] | None = (
         None  # KL a token past which an agent takes no more steps on a batch
     )
+    correction: float | Literal["auto"] | None = (
+        "auto"  # largest weight of stale samples; auto: 2 with a lag, else none
+    )
+
+    @field_validator("correction", mode="before")
+    @classmethod
+    def check_correction(cls, given: Any) -> Any:
+        """Raise a ValueError for what is no bound on weights."""
+        if given not in (None, "auto") and not (isinstance(given, int | float) and 1 <= given < math.inf):
+            raise ValueError("it is no number from 1 on; give one such as 2, or auto, or null for no correction")
+        return given
 
 
 class GaeConfig(AlgorithmConfig):

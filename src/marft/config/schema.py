@@ -15,7 +15,14 @@ from pydantic import (
     model_validator,
 )
 
-from marft.config.algorithm import AlgorithmConfig, CreditConfig, CriticConfig, GaeConfig, ScheduleConfig
+from marft.config.algorithm import (
+    DEFAULT_CORRECTION,
+    AlgorithmConfig,
+    CreditConfig,
+    CriticConfig,
+    GaeConfig,
+    ScheduleConfig,
+)
 from marft.config.choices import choice_validator
 from marft.config.evaluation import EvalConfig
 from marft.config.section import Section, Text, check_class
@@ -80,6 +87,17 @@ class TrainConfig(Section):
     recompute: bool = False  # activations of a layer in the backward pass, instead of keeping them
     failures: Annotated[float, Field(ge=0, le=1)] = 0.5  # most episodes of a play that may fail; past it the run stops
     on_collapse: Literal["stop", "back", "warn"] = "stop"  # back: to the last good checkpoint, at a lower rate
+    lag: Annotated[int, Field(ge=0)] = 0  # iterations by which the policy that plays is behind the one that learns
+
+
+class RolloutConfig(Section):
+    """Who plays: this process, or workers of their own beside it."""
+
+    workers: Annotated[int, Field(ge=0)] | None = None  # processes that play; None: one with lag, else this one plays
+    shards: Annotated[int, Field(ge=1)] | None = None  # parts of a batch, played one at a time; None: one a worker
+    threads: Annotated[int, Field(ge=1)] | None = None  # of each process; None: the machine's, shared evenly
+    gpus: tuple[Annotated[int, Field(ge=0)], ...] = ()  # of the workers, in turn; none given: the run's own device
+    patience: Annotated[float, Field(gt=0)] = 45.0  # seconds without a sign of life after which a worker is replaced
 
 
 class EngineConfig(Section):
@@ -91,17 +109,11 @@ class EngineConfig(Section):
     memory: Annotated[float, Field(gt=0, lt=1)] | None = None  # of a GPU's: what is free for keys, or vLLM's part
     url: Annotated[Text, AfterValidator(partial(check_url, key="VLLM_API_KEY"))] | None = None
     mismatch: bool = False  # compare the engine's log-probs with the learner's; with vLLM always
-    correction: Annotated[float, Field(ge=1)] | None = None  # largest importance weight that makes up for the mismatch
 
     @property
     def share(self) -> float:
         """Of the memory; the rest is the learner's."""
         return 0.4 if self.memory is None else self.memory
-
-    @property
-    def compares(self) -> bool:
-        """Whether the learner computes the engine's log-probs again, to measure or correct their mismatch."""
-        return self.mismatch or self.correction is not None or self.name != "local"
 
 
 class CheckpointConfig(Section):
@@ -148,6 +160,7 @@ class Config(Section):
     lora: LoraConfig = LoraConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()
+    rollout: RolloutConfig = RolloutConfig()
     engine: EngineConfig = EngineConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -158,6 +171,31 @@ class Config(Section):
         """The critic's mode, spelled out."""
         return self.critic.mode or ("shared" if self.algorithm.values_at is not None else "none")
 
+    @property
+    def workers(self) -> int:
+        """Processes that play beside this one."""
+        given = self.rollout.workers
+        return given if given is not None else int(self.train.lag > 0)
+
+    @property
+    def shards(self) -> int:
+        """Parts that a batch is played in."""
+        return self.rollout.shards or max(self.workers, 1)
+
+    @property
+    def correction(self) -> float | None:
+        """The largest weight of what another policy said, spelled out; None: nothing is weighted."""
+        given = self.algorithm.correction
+        if given == "auto":
+            return DEFAULT_CORRECTION if self.train.lag else None
+        return given
+
+    @property
+    def compares(self) -> bool:
+        """Whether the learner reads what was said again, to measure how far the policy that spoke is from its own."""
+        off = self.train.lag > 0 or self.engine.name != "local"
+        return off or self.engine.mismatch or self.correction is not None
+
     @model_validator(mode="after")
     def check(self) -> Config:
         """Raise a ValueError where sections contradict one another."""
@@ -167,6 +205,7 @@ class Config(Section):
         self._check_train()
         self._check_schedule()
         self._check_engine()
+        self._check_rollout()
         return self
 
     def _check_team(self) -> None:
@@ -220,6 +259,10 @@ class Config(Section):
                 f"schedule.interval: the last of {len(adapters)} adapters would never learn; lower it or raise "
                 "train.iterations"
             )
+        if mode == "resample" and self.train.lag:
+            raise ValueError(
+                "train.lag: resample plays again with what was just learnt; use sequential, or drop the lag"
+            )
 
     def _check_engine(self) -> None:
         engine = self.engine
@@ -238,3 +281,10 @@ class Config(Section):
         heat = [agent.temperature for agent in ours] + ([self.eval.temperature] if self.eval.temperature else [])
         if engine.name == "vllm" and (odd := [t for t in heat if t and not 0.01 <= t <= 2]):
             raise ValueError(f"engine.name: vllm draws at temperatures from 0.01 to 2, not at {odd[0]:g}; use local")
+
+    def _check_rollout(self) -> None:
+        rollout = self.rollout
+        if rollout.gpus and not self.workers:
+            raise ValueError("rollout.gpus: they are the workers', and this process plays; give rollout.workers")
+        if self.workers and self.engine.name == "vllm" and self.engine.url is not None:
+            raise ValueError("rollout.workers: a server is one engine for all; drop engine.url or the workers")

@@ -1,10 +1,11 @@
-"""Where a trainer's batches come from: the next tasks, played by the team, with the play-outs that the credit asks for."""
+"""Where a trainer's batches come from: the next tasks in a fixed order, played by a fixed version of the policy."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from shlex import quote
 from typing import Protocol, runtime_checkable
@@ -13,11 +14,12 @@ import torch
 
 from marft.algorithms.batch import Batch, Member
 from marft.config import Config
+from marft.engines.base import Adapters
 from marft.rollouts.batching import build_batch
 from marft.rollouts.credit import Credit
-from marft.rollouts.event_loop import run_async
-from marft.rollouts.runner import EpisodeRunner, Start
-from marft.types import Episode, MarftError, Task
+from marft.rollouts.players import Assignment, Key, Players
+from marft.rollouts.runner import EpisodeRunner
+from marft.types import Episode, MarftError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,8 @@ class Rollout:
 
     episodes: Sequence[Episode]
     batch: Batch
+    tokens: int = 0  # generated for all of them
+    incidents: Sequence[str] = ()  # what went wrong with players meanwhile, and was mended
 
     @property
     def learnt(self) -> list[Episode]:
@@ -42,57 +46,109 @@ class EpisodeSource(Protocol):
     def published(self, version: int) -> None:
         """The engines speak with this policy from now on."""
 
+    def behind(self) -> Mapping[int, Adapters]:
+        """The adapters of versions before the present one that plays to come still need."""
+
     def state_dict(self) -> dict[str, int]:
         """Where it stands, in plain numbers."""
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on from there."""
+    def load_state_dict(self, state: Mapping[str, int], behind: Mapping[int, Adapters] | None = None) -> None:
+        """Go on from there; `behind` as it was."""
 
 
-class SynchronousSource:
-    """Plays on demand, all episodes of a batch at once, with the policy as it is."""
+class OrderedSource:
+    """Iteration j is played by version max(0, j − lag) of the policy, and batches are given in order: however fast, slow or
+    dead the players are, a run consists of the same episodes.
+
+    A play is cut into shards of whole tasks, which several players may play at once. What is in flight when a run ends is
+    played again when it goes on.
+    """
 
     def __init__(
-        self, config: Config, runner: EpisodeRunner, members: Sequence[Member], credit: Credit, remedy: str
-    ) -> None:
-        self.config, self.runner, self.members, self.credit, self.remedy = config, runner, members, credit, remedy
-        self.tasks_drawn = 0
+        self, config: Config, runner: EpisodeRunner, players: Players, snapshot: Callable[[], Adapters],
+        members: Sequence[Member], credit: Credit, remedy: str,
+    ) -> None:  # fmt: skip
+        self.config, self.runner, self.players, self.snapshot = config, runner, players, snapshot
+        self.members, self.credit, self.remedy = members, credit, remedy
+        self.version = self.tasks_drawn = self._tasks_planned = 0
+        self._versions: dict[int, Adapters] = {}
+        self._planned: dict[tuple[int, int], list[Key]] = {}
 
     def next_batch(self, iteration: int, play: int = 0) -> Rollout:
         """`samples` episodes of each of the next `tasks` tasks; iteration and play decide what is drawn in them."""
-        starts: list[Start] = []
-        drawn: Counter[str] = Counter()  # a task that comes twice in one batch is sampled afresh
-        for task in self.next_tasks():
-            starts += [Start(task=task, sample=drawn[task.id] + i) for i in range(self.config.train.samples)]
-            drawn[task.id] += self.config.train.samples
-        learns, samples = set(self.config.team.trained), self.config.train.samples
-        seed = f"{self.config.seed}/train/{iteration}" + (f"/{play}" if play else "")
-        playing = self.credit.play(self.runner, starts, seed, samples=samples, learns=learns)
-        episodes = without_late_groups(run_async(playing))
+        self._plan(iteration, play)
+        self._plan_ahead(iteration)
+        parts = [self.players.take(key) for key in self._planned.pop((iteration, play))]
+        episodes = without_late_groups([episode for part in parts for episode in part.episodes])
         self.check(episodes, iteration + 1)
         learnt = [episode for episode in episodes if is_learnt(episode)]
         batch = build_batch(learnt, members=self.members, agents=self.runner.team, credit=self.credit)
         self.tasks_drawn += self.config.train.tasks
-        return Rollout(episodes=episodes, batch=batch)
+        tokens = sum(part.tokens for part in parts)
+        return Rollout(episodes=episodes, batch=batch, tokens=tokens, incidents=self.players.incidents())
 
     def published(self, version: int) -> None:
-        """Nothing is under way meanwhile."""
+        """Plays that waited for this version begin."""
+        self.version = version
+        self.players.published(version)
+        if self.players.copies:
+            self._versions[version] = self.snapshot()
+            lag = self.config.train.lag
+            self._versions = {v: adapters for v, adapters in self._versions.items() if v >= version - lag}
+            if self._planned:  # else nobody has asked yet, and the run may be at its end
+                self._plan_ahead(version)
+
+    def behind(self) -> Mapping[int, Adapters]:
+        """The `lag` versions before the present one."""
+        first = self.version - self.config.train.lag
+        return {v: adapters for v, adapters in self._versions.items() if first <= v < self.version}
 
     def state_dict(self) -> dict[str, int]:
-        """How many tasks were drawn so far: with the seed, all that the order depends on."""
+        """How many tasks were drawn for batches that were given: with the seed, all that the order depends on."""
         return {"tasks_drawn": self.tasks_drawn}
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on after the tasks that were drawn."""
-        self.tasks_drawn = state["tasks_drawn"]
+    def load_state_dict(self, state: Mapping[str, int], behind: Mapping[int, Adapters] | None = None) -> None:
+        """Go on after the tasks that were drawn; whatever is under way is forgotten."""
+        self.players.forget()
+        self._planned.clear()
+        self._versions = dict(behind or {})
+        self.tasks_drawn = self._tasks_planned = state["tasks_drawn"]
 
-    def next_tasks(self) -> list[Task]:
-        """The next ones in this run's order; those after them may be prepared meanwhile."""
-        tasks, start, count = self.runner.host.tasks("train"), self.tasks_drawn, self.config.train.tasks
-        chosen = [tasks[i] for i in self.indices(start, count, len(tasks))]
+    def _plan_ahead(self, iteration: int) -> None:
+        """The plays that may begin while this iteration is learnt from."""
+        for ahead in range(iteration + 1, min(iteration + self.config.train.lag + 1, self.config.train.iterations)):
+            self._plan(ahead, 0)
+
+    def _plan(self, iteration: int, play: int) -> None:
+        """Cut the play's tasks into shards and offer them to the players, unless that has been done."""
+        if (iteration, play) in self._planned:
+            return
+        lag, drawn = self.config.train.lag, self._draw()
+        version = max(0, iteration - lag) if lag else self.version
+        if self.players.copies and version not in self._versions:
+            assert version == self.version, f"version {version} is gone, the present one is {self.version}"
+            self._versions[version] = self.snapshot()
+        seed = f"{self.config.seed}/train/{iteration}" + (f"/{play}" if play else "")
+        shards = [drawn[i] for i in split_evenly(len(drawn), self.config.shards)]
+        self._planned[iteration, play] = [(iteration, play, shard) for shard in range(len(shards))]
+        for key, shard in zip(self._planned[iteration, play], shards, strict=True):
+            tasks, firsts = zip(*shard, strict=True)
+            assignment = Assignment(key=key, version=version, seed=seed, tasks=tasks, first_samples=firsts)
+            self.players.offer(assignment, self._versions.get(version, {}))
+
+    def _draw(self) -> list[tuple[int, int]]:
+        """The next tasks in this run's order, and the number of each one's first episode in the batch; those after them may
+        be prepared meanwhile."""
+        tasks, start, count = self.runner.host.tasks("train"), self._tasks_planned, self.config.train.tasks
+        self._tasks_planned += count
+        seen: Counter[str] = Counter()  # a task that comes twice in one batch is sampled afresh
+        drawn: list[tuple[int, int]] = []
+        for i in self.indices(start, count, len(tasks)):
+            drawn.append((i, seen[tasks[i].id]))
+            seen[tasks[i].id] += self.config.train.samples
         if isinstance(tasks, Prefetching):
             tasks.prefetch(self.indices(start + count, count, len(tasks)))
-        return chosen
+        return drawn
 
     def indices(self, start: int, count: int, size: int) -> list[int]:
         """Which tasks are drawn from number `start` on."""
@@ -149,3 +205,10 @@ def task_order(seed: int, epoch: int, size: int) -> list[int]:
     """The shuffled order in which epoch `epoch` draws its tasks: every task once before any comes again."""
     generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
     return torch.randperm(size, generator=generator).tolist()
+
+
+def split_evenly(count: int, parts: int) -> list[slice]:
+    """At most `parts` slices of `count` things, in order, whose sizes differ by one at most."""
+    parts = min(parts, count)
+    bounds = [count * i // parts for i in range(parts + 1)]
+    return [slice(low, high) for low, high in pairwise(bounds)]

@@ -20,12 +20,12 @@ from marft.runs.file_schemas import Event, HeldOut, Line, Manifest, Summary, Whe
 from marft.runs.transcripts import Transcript
 from marft.types import MarftError
 
-# What may change from one part of a run to the next: how long it lasts, what is watched, how much memory it takes, what is
-# done about a collapse, and how fast it learns after one; never from what it learns, or how.
+# What may change from one part of a run to the next: how long it lasts, what is watched, how much memory it takes, who
+# plays, what is done about a collapse, and how fast it learns after one; never from what it learns, or how.
 FREE = (
     "train.iterations", "train.budget", "track", "eval", "checkpoint",
     "train.tokens", "train.recompute", "train.failures", "engine.slots", "engine.memory",
-    "train.on_collapse", "optimizer.lr",
+    "rollout", "train.on_collapse", "optimizer.lr",
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from marft import import_paths
 from marft.algorithms.base import Algorithm
 from marft.algorithms.batch import Member
 from marft.config import AgentConfig, AlgorithmConfig, Config, EnvConfig, GaeConfig
-from marft.engines.base import Engine
+from marft.engines.base import Adapters, Engine
 from marft.engines.checked import CheckedEngine
 from marft.engines.local import LocalEngine
 from marft.engines.scripted import ScriptedEngine, find_script
@@ -77,6 +77,12 @@ class Assembly:
         return [base.team for base in self.bases.values()]
 
     @property
+    def adapter_specs(self) -> dict[str, tuple[int, float]]:
+        """Rank and alpha of every agent's adapter."""
+        specs = (spec for team in self.teams for spec in team.lora.specs.values() if spec.name in team.agents)
+        return {spec.name: (spec.rank, spec.alpha) for spec in specs}
+
+    @property
     def device(self) -> str:
         """The first base's device, as torch names it; a phrase where no base is loaded."""
         return next((str(base.team.device) for base in self.bases.values()), "no device of ours")
@@ -92,10 +98,23 @@ class Assembly:
         learner = self.learner
         return {m.agent: int(learner.teams[m.adapter].config.vocab_size) for m in learner.members}
 
-    def publish(self, version: int) -> None:
-        """Engines speak with the adapters as they are now, which are this version's."""
+    def publish(self, version: int, adapters: Adapters | None = None) -> None:
+        """Engines speak with these adapters, which are this version's; None: with the team's as they are."""
         for engine in self.engines:
-            engine.publish(version)
+            own = [base.team.agents for base in self.bases.values() if base.engine is engine]
+            given = None if adapters is None else {name: adapters[name] for names in own for name in names}
+            engine.publish(version, given or None)
+
+    def snapshot(self) -> Adapters:
+        """A copy of all agents' adapters, in main memory."""
+        return {
+            name: {
+                key: parameter.detach().to("cpu", copy=True)
+                for key, parameter in team.trainable_parameters(name).items()
+            }
+            for team in self.teams
+            for name in team.agents
+        }
 
     def close(self) -> None:
         """Ends the environment's processes, and frees what the engines hold."""
@@ -114,10 +133,12 @@ class Assembly:
 
 
 def assemble(
-    config: Config, saved: Path | None = None, reads: Sequence[Split] = (), status: Status | None = None
-) -> Assembly:
-    """`saved` is a checkpoint of the same run, where there is one: agents that brought adapters along have theirs there.
-    Tasks of the splits in `reads` are read before any model is, which may be large and far away."""
+    config: Config, saved: Path | None = None, reads: Sequence[Split] = (), status: Status | None = None,
+    specs: Mapping[str, tuple[int, float]] | None = None,
+) -> Assembly:  # fmt: skip
+    """`saved` is a checkpoint of the same run, where there is one: agents that brought adapters along have theirs there;
+    `specs` are rank and alpha of every agent's adapter, where they are known. Tasks of the splits in
+    `reads` are read before any model is, which may be large and far away."""
     if config.engine.name == "vllm":
         from marft.engines.vllm.engine import check_available
 
@@ -133,7 +154,7 @@ def assemble(
     bases: dict[str, Base] = {}
     for name in base_names(config):
         status.begin(f"loading the model {name}")
-        bases[name] = make_base(config, name, saved, lockstep)
+        bases[name] = make_base(config, name, saved, lockstep, specs)
     own = {name: engine for name, agent in config.team.agents.items() if (engine := make_agent_engine(agent))}
     agents = {
         name: make_agent(config, name, own.get(name) or bases[model_of(config, name)].engine, lockstep)
@@ -176,7 +197,10 @@ def base_names(config: Config) -> list[str]:
     return list(dict.fromkeys(model_of(config, name) for name in ours))
 
 
-def make_base(config: Config, model: str, saved: Path | None, lockstep: Lockstep) -> Base:
+def make_base(
+    config: Config, model: str, saved: Path | None, lockstep: Lockstep,
+    specs: Mapping[str, tuple[int, float]] | None = None,
+) -> Base:  # fmt: skip
     """Load a base model, with the adapters and critics of every agent that uses it, and open its engine."""
     loaded = load(model, config.device, config.dtype)
     adapters: dict[str, AdapterSpec] = {}
@@ -185,7 +209,11 @@ def make_base(config: Config, model: str, saved: Path | None, lockstep: Lockstep
         adapter = adapter_of(config, name)
         if adapter is None or model_of(config, name) != model:
             continue
-        adapters.setdefault(adapter, adapter_spec(config, adapter, agent, saved))
+        if specs is None:
+            adapters.setdefault(adapter, adapter_spec(config, adapter, agent, saved))
+        else:
+            rank, alpha = specs[adapter]
+            adapters[adapter] = AdapterSpec(name=adapter, rank=rank, alpha=alpha)
         if agent.kind == "trained" and (critic := critic_of(config, name)):
             critics[critic] = AdapterSpec(name=critic, rank=config.lora.rank, alpha=config.lora.alpha)
     team = TeamModel(
@@ -337,10 +365,17 @@ def learner_settings(config: Config, members: list[Member]) -> LearnerSettings:
     return LearnerSettings(
         lr=lr, weight_decay=optimizer.weight_decay, eps=optimizer.eps, grad_clip=optimizer.grad_clip,
         epochs=config.train.epochs, minibatches=config.train.minibatches, tokens=config.train.tokens,
-        entropy=algorithm.entropy, kl_estimator=algorithm.kl.estimator, trust_region=algorithm.trust_region,
+        entropy=algorithm.entropy, kl_estimator=algorithm.kl.estimator, trust_region=update_limit(config),
         kl_stop=algorithm.kl_stop, factor_clip=config.schedule.clip or DEFAULT_FACTOR_CLIP,
         value_clip=algorithm.value_clip if isinstance(algorithm, GaeConfig) else None, huber_delta=huber_delta(algorithm),
     )  # fmt: skip
+
+
+def update_limit(config: Config) -> float | None:
+    """The most KL of a turn that one update may make. With a lag of η iterations, η + 1 updates lie between the policy that
+    played and what is made of it, and share what the config allows."""
+    limit = config.algorithm.trust_region
+    return None if limit is None else limit / (1 + config.train.lag)
 
 
 def huber_delta(algorithm: AlgorithmConfig) -> float | None:

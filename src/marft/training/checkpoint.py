@@ -7,14 +7,16 @@ every random generator.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from marft.engines.base import Adapters
 from marft.files import Count, Finite, is_folder, read_whole_json
 from marft.learners.base import Learner
 from marft.models.peft_format import load_adapter, open_tensors, read_fitting, save_adapter
@@ -22,6 +24,7 @@ from marft.models.team import TeamModel
 from marft.types import MarftError
 
 STATE = "state.json"
+VERSIONS = "versions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +42,22 @@ class Position:
     returns: Count = 0  # to an earlier checkpoint, after a collapse: each lowers all rates
 
 
-def write_checkpoint(folder: Path, teams: Sequence[TeamModel], learner: Learner, position: Position) -> None:
-    """Write all adapters, the optimizers' states and the position into an empty folder."""
+def write_checkpoint(
+    folder: Path, teams: Sequence[TeamModel], learner: Learner, position: Position,
+    behind: Mapping[int, Adapters] = MappingProxyType({}),
+) -> None:  # fmt: skip
+    """Write all adapters, the optimizers' states and the position into an empty folder; with lag also the agents' adapters of
+    the versions that plays to come still need."""
     for team in teams:
         for name in team.adapters:  # frozen ones too: a checkpoint is the whole team
             save_adapter(team, name, adapter_folder(folder, team, name))
     (folder / "optimizers").mkdir(exist_ok=True)
     for name, tensors in learner.state_dict().items():
         save_file(dict(tensors), folder / "optimizers" / f"{name}.safetensors")
+    for version, adapters in behind.items():
+        (folder / VERSIONS).mkdir(exist_ok=True)
+        flat = {f"{name}.{key}": tensor for name, tensors in adapters.items() for key, tensor in tensors.items()}
+        save_file(flat, version_path(folder, version))
     (folder / STATE).write_text(json.dumps(asdict(position), indent=2) + "\n")
 
 
@@ -61,6 +72,28 @@ def read_checkpoint(folder: Path, teams: Sequence[TeamModel], learner: Learner) 
         }
     )
     return position
+
+
+def read_versions(folder: Path, teams: Sequence[TeamModel], versions: Iterable[int]) -> dict[int, Adapters]:
+    """The agents' adapters of earlier versions."""
+    shapes = {
+        name: {key: parameter.shape for key, parameter in team.trainable_parameters(name).items()}
+        for team in teams
+        for name in team.agents
+    }
+    expected = {f"{name}.{key}": shape for name, own in shapes.items() for key, shape in own.items()}
+    found: dict[int, Adapters] = {}
+    for version in versions:
+        path = version_path(folder, version)
+        with open_tensors(path) as file:
+            flat = read_fitting(file, path, expected, f"the adapters of version {version}")
+        found[version] = {name: {key: flat[f"{name}.{key}"] for key in own} for name, own in shapes.items()}
+    return found
+
+
+def version_path(folder: Path, version: int) -> Path:
+    """Where a checkpoint keeps the agents' adapters of an earlier version."""
+    return folder / VERSIONS / f"{version:06d}.safetensors"
 
 
 def read_optimizer(path: Path, name: str, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:

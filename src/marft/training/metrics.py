@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from marft.algorithms.batch import TrainingBatch
-from marft.algorithms.mismatch import combine_plays
+from marft.algorithms.decoupled import Mismatch, combine_plays
 from marft.learners.base import Update
 from marft.rollouts.source import Rollout
 from marft.types import Episode, Task
@@ -26,7 +26,7 @@ class Play:
     update: Update
     learning: frozenset[str]  # adapters
     version: int  # of the policy that the update began with
-    mismatch: Mapping[str, float] | None = None  # of the engine's log-probs, where they were compared with our own
+    mismatch: Mismatch | None = None  # of the log-probs at the draw, where they were compared with the learner's own
 
 
 def iteration_row(plays: Sequence[Play]) -> dict[str, Any]:
@@ -98,9 +98,19 @@ def agent_figures(play: Play) -> dict[str, dict[str, Any]]:
             ),
             **({"lone": float(lone_K[own].float().mean())} if lone_K is not None else {}),
             "staleness": int((play.version - batch.version_K[own]).sum()) / int(own.sum()),
+            **mismatch_figures(play, member.agent),
             **play.update.statistics.get(member.agent, {}),
         }
     return found
+
+
+def mismatch_figures(play: Play, agent: str) -> dict[str, float]:
+    """How far the policy that spoke for an agent was from the one that learns; `truncated` is taken, by turns cut short."""
+    if play.mismatch is None:
+        return {}
+    names = {"kl": "behaviour_kl", "weight": "weight", "truncated": "weight_truncated"}
+    own = play.mismatch.agents[agent]
+    return {name: own[key] for key, name in names.items() if key in own}
 
 
 def share_without_spread(score_K: Tensor, group_K: Tensor) -> float | None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from marft.engines.base import Adapters
 from marft.files import Damaged
 from marft.runs.checkpoints import NewestCheckpoint
 from marft.runs.file_schemas import When
-from marft.training.checkpoint import STATE, Position, read_checkpoint
+from marft.training.checkpoint import STATE, Position, read_checkpoint, read_versions
 from marft.training.guard import Collapsed
 from marft.types import Collapse, MarftError
 
@@ -29,8 +30,8 @@ def resume(trainer: Trainer, warn: Callable[[str], None], at: int | None) -> boo
     if found is None and trainer.run.last_iteration():
         raise MarftError(f"{trainer.run.path} has lost its checkpoints; {trainer.checkpoints.remedy()}")
     if found is not None:
-        trainer.position = read_position(trainer, found)
-        trainer.source.load_state_dict({"tasks_drawn": trainer.position.tasks_drawn})
+        trainer.position, behind = read_position(trainer, found)
+        trainer.source.load_state_dict({"tasks_drawn": trainer.position.tasks_drawn}, behind)
         trainer.publish()
     if found is not None:
         kept = ", ".join(trainer.checkpoints.put_aside(iteration) for iteration in found.damaged)
@@ -57,17 +58,19 @@ def resume(trainer: Trainer, warn: Callable[[str], None], at: int | None) -> boo
     return found is not None
 
 
-def read_position(trainer: Trainer, found: NewestCheckpoint) -> Position:
-    """What was written into a checkpoint that is whole may still be nothing that this team can go on with."""
+def read_position(trainer: Trainer, found: NewestCheckpoint) -> tuple[Position, Mapping[int, Adapters]]:
+    """Where a checkpoint stands, and the earlier versions that plays to come need. What was written into one that is whole
+    may still be nothing that this team can go on with."""
     try:
         position = read_checkpoint(found.folder, trainer.parts.teams, trainer.learner)
         if position.iteration != found.iteration:
             raise Damaged(found.folder / STATE, f"is that of iteration {position.iteration}")
+        needed = range(max(0, position.version - trainer.config.train.lag), position.version)
+        return position, read_versions(found.folder, trainer.parts.teams, needed)
     except MarftError as error:
         others = [iteration for iteration in trainer.checkpoints.list() if iteration != found.iteration]
         back = f"; or go back with --at {max(others)}" if others else ""
         raise MarftError(f"{error}{back}") from error
-    return position
 
 
 def recover_from(trainer: Trainer, found: Collapsed) -> None:

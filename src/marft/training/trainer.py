@@ -12,16 +12,17 @@ from typing import Any
 import torch
 
 from marft.algorithms.batch import Batch, TrainingBatch, check_estimate
+from marft.algorithms.decoupled import Decoupled, Mismatch, decouple
 from marft.algorithms.kl_penalty import kl_penalty
 from marft.algorithms.losses import adapted_kl_weight
-from marft.algorithms.mismatch import Mismatch, find_mismatch
 from marft.algorithms.trust_region import adapted_rate
 from marft.config import Config
 from marft.envs.hosting import Host
 from marft.game.play import seed_of
 from marft.learners.base import Steps, Update, UpdatePlan
 from marft.rollouts.credit import Credit
-from marft.rollouts.source import EpisodeSource, Rollout, SynchronousSource, resume_remedy
+from marft.rollouts.players import LocalPlayers, Players
+from marft.rollouts.source import EpisodeSource, OrderedSource, Rollout, resume_remedy
 from marft.runs.checkpoints import Checkpoints
 from marft.runs.directory import RunDirectory
 from marft.runs.file_schemas import When
@@ -45,14 +46,15 @@ class Trainer:
 
     def __init__(
         self, config: Config, parts: Assembly, run: RunDirectory, evaluator: Evaluator, watcher: Watcher,
-        *, trackers: Sequence[Tracker] = (), interruption: Interruption | None = None,
+        *, players: Players | None = None, trackers: Sequence[Tracker] = (), interruption: Interruption | None = None,
     ) -> None:  # fmt: skip
         self.config, self.parts, self.run, self.trackers, self.watcher = config, parts, run, trackers, watcher
         self.learner, self.evaluator = parts.learner, evaluator
         assert isinstance(config.credit, Credit)
-        self.source: EpisodeSource = SynchronousSource(
-            config, parts.runner, self.learner.members, config.credit, resume_remedy(run.path)
-        )
+        self.source: EpisodeSource = OrderedSource(
+            config, parts.runner, players or LocalPlayers(config, parts.runner, parts), parts.snapshot,
+            self.learner.members, config.credit, resume_remedy(run.path),
+        )  # fmt: skip
         self.checkpoints = Checkpoints(run.path / "checkpoints", config.checkpoint.keep)
         self.position = Position()
         self.guard = Guard(run, parts.vocabularies, watcher.warned, stops=config.train.on_collapse != "warn")
@@ -103,9 +105,9 @@ class Trainer:
         self.title = f"iteration {before.iteration + 1}"
         done: list[Play] = []
         for number, steps in enumerate(self.plays()):
-            generated = self.parts.tokens
             with self.time_phase("rollout"):
                 rollout = self.source.next_batch(before.iteration, number)
+                self.note_incidents(rollout)
             with self.time_phase("credit"), self.require_finite(rollout):
                 data, mismatch = self.estimate(rollout.batch)
             with self.time_phase("update"), self.require_finite(rollout, data):
@@ -115,7 +117,7 @@ class Trainer:
             done.append(
                 Play(rollout=rollout, data=data, update=update, learning=learning, version=version, mismatch=mismatch)
             )
-            self.advance(data, update, self.parts.tokens - generated)
+            self.advance(data, update, rollout.tokens)
             self.publish()
         self.position = replace(self.position, iteration=before.iteration + 1)
         self.report(done, before, progress)
@@ -137,6 +139,12 @@ class Trainer:
         self.record(row, done)
         self.watcher.iterated(row, progress, self.progress)
         self.guard.look(row)
+
+    def note_incidents(self, rollout: Rollout) -> None:
+        """Players that were lost and replaced, for the terminal and the record."""
+        for line in rollout.incidents:
+            self.run.append_event("player", self.position.iteration + 1, line=line)
+            self.watcher.warned(line)
 
     def require_finite(self, rollout: Rollout, data: TrainingBatch | None = None) -> AbstractContextManager[None]:
         """A context that saves the batch and raises Collapsed where a value or a gradient is not finite."""
@@ -186,29 +194,30 @@ class Trainer:
         weights, start = self.position.kl_weights, self.config.algorithm.kl.weight
         return {member.agent: weights.get(member.agent, start) for member in self.learner.members}
 
-    def estimate(self, batch: Batch) -> tuple[TrainingBatch, Mapping[str, float] | None]:
-        """What the episodes are worth, turn by turn and token by token; and how far the engine's log-probs are off."""
-        kl, engine, algorithm = self.config.algorithm.kl, self.config.engine, self.learner.algorithm
+    def estimate(self, batch: Batch) -> tuple[TrainingBatch, Mismatch | None]:
+        """What the episodes are worth, turn by turn and token by token; and how far the policy that spoke is off."""
+        kl, compares, algorithm = self.config.algorithm.kl, self.config.compares, self.learner.algorithm
         penalised = bool(kl.weight) and kl.where == "reward"
-        scores = self.learner.score(batch, reference=bool(kl.weight), proximal=engine.compares or penalised)
-        found: Mismatch | None = None
-        if engine.compares:
+        scores = self.learner.score(batch, reference=bool(kl.weight), proximal=compares or penalised)
+        found: Decoupled | None = None
+        if compares:
             assert scores.proximal_N is not None
-            found = find_mismatch(batch, scores.proximal_N, engine.correction)
+            found = decouple(batch, scores.proximal_N, algorithm.ratio, self.config.correction)
         if penalised:
             assert scores.proximal_N is not None
             assert scores.reference_N is not None
             weight_A = torch.tensor(list(self.present_kl_weights().values()))
-            penalty = kl_penalty(batch, weight_A, scores.proximal_N, batch.old_N, scores.reference_N, kl.estimator)
+            version = self.position.version
+            penalty = kl_penalty(batch, weight_A, scores.proximal_N, scores.reference_N, kl.estimator, version=version)
             scores = replace(scores, penalty_N=penalty.amount_N, noise=penalty.noise)
         baselines = [self.position.baselines.get(member.agent, math.nan) for member in self.learner.members]
         scores = replace(scores, baseline_A=torch.tensor(baselines))
         learnt = batch if found is None else found.batch
         estimate = algorithm.estimate(learnt, scores)
         check_estimate(estimate, learnt, scores, self.config.algorithm.name)
-        estimate = estimate if found is None else found.corrected(estimate)
+        estimate = estimate if found is None else found.weighted(estimate)
         data = TrainingBatch(batch=learnt, scores=scores, estimate=estimate)
-        return data, None if found is None else found.figures
+        return data, None if found is None else found.mismatch
 
     def next_baselines(self, data: TrainingBatch) -> Mapping[str, float]:
         """The agents' running baselines after an update."""
@@ -264,7 +273,8 @@ class Trainer:
         parts, position = self.parts, self.position
         self.status.begin("saving a checkpoint", announce=False)
         self.checkpoints.save(
-            position.iteration, lambda folder: write_checkpoint(folder, parts.teams, parts.learner, position)
+            position.iteration,
+            lambda folder: write_checkpoint(folder, parts.teams, parts.learner, position, self.source.behind()),
         )
 
     def evaluate(self, when: When) -> None:

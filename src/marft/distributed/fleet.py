@@ -1,0 +1,183 @@
+"""Workers on this machine: processes that play, each with a thread here that gives it work, watches it and replaces it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+
+import torch
+
+from marft.config import Config
+from marft.distributed.ledger import Ledger
+from marft.distributed.messages import Setup
+from marft.distributed.worker_process import LOOK_S, WorkerLost, WorkerProcess
+from marft.engines.base import Adapters
+from marft.envs.hosting import Host
+from marft.rollouts.players import Assignment, Key, LocalPlayers, Played, Players
+from marft.terminal.status import Status
+from marft.training.build import Assembly
+from marft.types import MarftError
+from marft.version import __version__
+
+DEATHS = 3  # of every worker, with nothing played in between: after them it is no bad luck any more
+
+Work = tuple[Assignment, Adapters]
+
+
+class WorkersFailed(MarftError):
+    """Nobody can play."""
+
+
+class WorkerFleet:
+    """Players in processes of their own, which start with the first assignment. Whoever dies or hangs is replaced, and what it
+    played is played again."""
+
+    def __init__(
+        self, config: Config, adapters: Mapping[str, tuple[int, float]], host: Host, status: Status | None = None
+    ) -> None:
+        self.config, self.host, self.status = config, host, status or Status()
+        self.threads = threads_of_a_process(config)
+        self._setups = [self._setup(adapters, number) for number in range(config.workers)]
+        self._changed = threading.Condition()  # guards all below
+        self._ledger: Ledger[Work, Played] = Ledger()
+        self._supervisors: list[threading.Thread] = []
+        self._episodes: dict[Key, int] = {}  # of assignments that nobody has taken
+        self._error: BaseException | None = None
+        self._closed = False
+        self._deaths = 0  # since something was played
+        self._incidents: list[str] = []
+
+    @property
+    def copies(self) -> bool:
+        """Always: their memory is not ours."""
+        return True
+
+    def published(self, version: int) -> None:
+        """Adapters travel with the assignments that need them."""
+
+    def offer(self, assignment: Assignment, adapters: Adapters) -> None:
+        """To the first worker that is free."""
+        with self._changed:
+            self._ledger.plan(assignment.key, (assignment, adapters))
+            self._episodes[assignment.key] = len(assignment.tasks) * self.config.train.samples
+            self._changed.notify_all()
+            if not self._supervisors:
+                self._start()
+
+    def take(self, key: Key) -> Played:
+        """Waits in short turns, so that Ctrl-C is heard."""
+        episodes = self._episodes.pop(key)
+        self.status.expect(episodes)
+        with self._changed:
+            while (played := self._ledger.take(key)) is None:
+                if self._error is not None:
+                    raise self._error
+                self._changed.wait(LOOK_S)
+        self.status.advance(episodes)
+        return played
+
+    def incidents(self) -> list[str]:
+        """Workers that were lost since it was asked last."""
+        with self._changed:
+            found, self._incidents = self._incidents, []
+        return found
+
+    def forget(self) -> None:
+        """Plays in flight end unheard."""
+        with self._changed:
+            self._ledger.forget()
+            self._episodes.clear()
+
+    def close(self) -> None:
+        """Ends all workers, whatever they are doing."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._supervisors:
+            thread.join()
+
+    def _start(self) -> None:
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        for number, setup in enumerate(self._setups):
+            name = f"worker-{number}"
+            self._supervisors.append(
+                threading.Thread(target=self._supervise, args=(number, setup), name=name, daemon=True)
+            )
+            self._supervisors[-1].start()
+
+    def _setup(self, adapters: Mapping[str, tuple[int, float]], number: int) -> Setup:
+        gpus, device = self.config.rollout.gpus, self.config.device
+        return Setup(
+            config=self.config.model_dump(mode="json"),
+            adapters=adapters,
+            device=f"cuda:{gpus[number % len(gpus)]}" if gpus else device,
+            threads=self.threads,
+            version=__version__,
+        )
+
+    # --- in a supervisor's thread ------------------------------------------------------------------------------------
+    def _supervise(self, number: int, setup: Setup) -> None:
+        """One worker after the other, until the fleet is closed or cannot go on."""
+        while self._is_running():
+            try:
+                worker = WorkerProcess(setup, self.config.rollout.patience, self._is_running)
+                try:
+                    self._give_work(number, worker)
+                finally:
+                    worker.close()
+            except WorkerLost as lost:
+                self._replace(number, str(lost))
+            except BaseException as error:  # it is raised where somebody waits for what was played
+                self._fail(error)
+
+    def _give_work(self, number: int, worker: WorkerProcess) -> None:
+        worker.wait_until_ready()
+        while self._is_running():
+            with self._changed:
+                if (work := self._ledger.begin(number)) is None:
+                    self._changed.wait(LOOK_S)
+            if work is None:
+                worker.check()
+                continue
+            key, (assignment, adapters) = work
+            tasks = self.host.tasks("train")
+            played = worker.play(assignment, adapters, [tasks[i] for i in assignment.tasks])
+            with self._changed:
+                self._ledger.finish(number, key, played)
+                self._deaths = 0
+                self._changed.notify_all()
+
+    def _replace(self, number: int, why: str) -> None:
+        if not self._is_running():
+            return
+        with self._changed:
+            self._ledger.lose(number)
+            self._deaths += 1
+            self._incidents.append(f"worker {number} {why}; another one takes its place")
+            self._changed.notify_all()
+        if self._deaths >= DEATHS * self.config.workers:
+            self._fail(WorkersFailed(f"{self._deaths} workers were lost and nothing was played: the last {why}"))
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+    def _is_running(self) -> bool:
+        return not self._closed and self._error is None
+
+
+def open_players(config: Config, parts: Assembly) -> Players:
+    """Those whom the config asks for; whoever opens them closes them."""
+    if config.workers:
+        return WorkerFleet(config, parts.adapter_specs, parts.runner.host, parts.runner.status)
+    return LocalPlayers(config, parts.runner, parts)
+
+
+def threads_of_a_process(config: Config) -> int | None:
+    """What each of the learner and its workers computes with on a CPU; None: what the user has said by OMP_NUM_THREADS."""
+    if config.rollout.threads is None and "OMP_NUM_THREADS" in os.environ:
+        return None
+    return config.rollout.threads or max(1, (os.cpu_count() or 1) // (config.workers + 1))

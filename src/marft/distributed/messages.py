@@ -1,0 +1,97 @@
+"""What a trainer and its workers say to one another, as bytes and without pickle.
+
+Every message begins with a letter. To a worker: its setup, adapters, an assignment. From a worker: that it is ready, that it
+lives, what it played, or why it cannot go on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter
+from safetensors.torch import load, save
+
+from marft.engines.base import Adapters
+from marft.rollouts.players import Assignment, Played
+from marft.types import Episode, Task
+
+SETUP, ADAPTERS, ASSIGNMENT = b"S", b"A", b"P"
+READY, ALIVE, PLAYED, FAILED = b"R", b"H", b"D", b"F"
+SEPARATOR = "\n"  # between an adapter's name and its parameter's; no name has one
+
+EPISODES: TypeAdapter[list[Episode]] = TypeAdapter(list[Episode], config=ConfigDict(ser_json_inf_nan="constants"))
+ASSIGNMENTS = TypeAdapter(Assignment)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """All that a worker is made from."""
+
+    config: Mapping[str, Any]
+    adapters: Mapping[str, tuple[int, float]]  # rank and alpha
+    device: str
+    threads: int | None
+    version: str  # of marft
+
+
+SETUPS = TypeAdapter(Setup)
+
+
+def pack_setup(setup: Setup) -> bytes:
+    """For a new worker."""
+    return SETUP + SETUPS.dump_json(setup)
+
+
+def pack_adapters(version: int, adapters: Adapters) -> bytes:
+    """The agents' adapters of a version."""
+    flat = {f"{name}{SEPARATOR}{key}": tensor for name, own in adapters.items() for key, tensor in own.items()}
+    return ADAPTERS + version.to_bytes(8, "big") + save(flat)
+
+
+def unpack_adapters(body: bytes) -> tuple[int, Adapters]:
+    """Version and adapters again."""
+    found: dict[str, dict[str, Any]] = {}
+    for flat, tensor in load(body[8:]).items():
+        name, key = flat.split(SEPARATOR)
+        found.setdefault(name, {})[key] = tensor
+    return int.from_bytes(body[:8], "big"), found
+
+
+def pack_assignment(assignment: Assignment) -> bytes:
+    """What to play."""
+    return ASSIGNMENT + ASSIGNMENTS.dump_json(assignment)
+
+
+def pack_played(played: Played) -> bytes:
+    """Episodes, without what only grading needs of their tasks: the trainer knows the tasks."""
+    bare = [replace(episode, task=Task(id=episode.task.id, prompt="")) for episode in played.episodes]
+    return PLAYED + played.tokens.to_bytes(8, "big") + EPISODES.dump_json(bare)
+
+
+def unpack_played(body: bytes, tasks: Sequence[Task]) -> Played:
+    """Episodes of these tasks again."""
+    by_id = {task.id: task for task in tasks}
+    episodes = [replace(episode, task=by_id[episode.task.id]) for episode in EPISODES.validate_json(body[8:])]
+    return Played(episodes=episodes, tokens=int.from_bytes(body[:8], "big"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a worker cannot go on: one line for a user's mistake, else where our own code broke."""
+
+    line: str
+    trace: str
+    ours: bool
+
+
+def pack_failure(failure: Failure) -> bytes:
+    """A worker's last message."""
+    return FAILED + json.dumps(asdict(failure)).encode()
+
+
+def unpack_failure(body: bytes) -> Failure:
+    """The failure again."""
+    return Failure(**json.loads(body))

@@ -1,0 +1,81 @@
+"""Whatever workers do, every assignment is taken exactly once, and the earliest is played first."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from marft.distributed.ledger import Ledger
+from marft.rollouts.players import Key
+
+WORKERS = st.integers(0, 2)
+
+
+class Accounting(RuleBasedStateMachine):
+    """A trainer that plans and takes in order, and workers that begin, finish, die, and speak when they should be dead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger: Ledger[int, Key] = Ledger()
+        self.planned = 0
+        self.taken: list[Key] = []
+        self.heard: list[tuple[int, Key]] = []  # what workers once had in flight
+
+    @rule()
+    def plan(self) -> None:
+        self.ledger.plan((self.planned // 2, 0, self.planned % 2), self.planned)
+        self.planned += 1
+
+    @rule(worker=WORKERS)
+    def begin(self, worker: int) -> None:
+        if worker in self.ledger.flying:
+            return
+        waiting = sorted(self.ledger.planned)
+        begun = self.ledger.begin(worker)
+        assert (begun[0] if begun else None) == (waiting[0] if waiting else None)
+        if begun:
+            self.heard.append((worker, begun[0]))
+
+    @precondition(lambda self: self.heard)
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        """Any worker says that it has played anything it ever had: only what it has now counts."""
+        worker, key = data.draw(st.sampled_from(self.heard))
+        its = self.ledger.flying.get(worker, (None,))[0] == key
+        assert self.ledger.finish(worker, key, key) == its
+
+    @rule(worker=WORKERS)
+    def lose(self, worker: int) -> None:
+        self.ledger.lose(worker)
+        assert worker not in self.ledger.flying
+
+    @rule()
+    def take(self) -> None:
+        """In order, as the source does."""
+        key = (len(self.taken) // 2, 0, len(self.taken) % 2)
+        if (result := self.ledger.take(key)) is not None:
+            assert result == key
+            assert self.ledger.take(key) is None
+            self.taken.append(key)
+
+    @invariant()
+    def nothing_is_lost_or_doubled(self) -> None:
+        flying = [key for key, _ in self.ledger.flying.values()]
+        known = [*self.ledger.planned, *flying, *self.ledger.done, *self.taken]
+        assert sorted(known) == [(i // 2, 0, i % 2) for i in range(self.planned)]
+
+
+Accounting.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+test_accounting = Accounting.TestCase
+
+
+def test_what_was_forgotten_is_no_result() -> None:
+    ledger: Ledger[str, str] = Ledger()
+    ledger.plan((0, 0, 0), "old")
+    ledger.begin(1)
+    ledger.forget()
+    ledger.plan((0, 0, 0), "new")
+    assert not ledger.finish(1, (0, 0, 0), "old")
+    assert ledger.take((0, 0, 0)) is None
+    assert ledger.begin(1) == ((0, 0, 0), "new")
