@@ -31,6 +31,7 @@ from marft.training.build import Assembly, assemble
 from marft.training.checkpoint import Position
 from marft.training.guard import Collapsed
 from marft.training.loading import load_initial_adapters
+from marft.training.ranks import require_ranks
 from marft.training.trainer import Trainer
 from marft.types import MarftError
 
@@ -90,6 +91,7 @@ def plan(config: Config, status: Status | None = None) -> Forecast:
     status = status or Status()
     if not config.team.trained:
         raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
+    require_ranks(config)
     with one_loop(), assemble(config, reads=needed_splits(config), status=status) as parts:
         load_initial_adapters(config, parts)
         status.begin("rehearsing")

@@ -31,6 +31,7 @@ from marft.terminal.display import Display, ensure_display
 from marft.training.build import Assembly, assemble
 from marft.training.interruption import Interruption
 from marft.training.loading import Overrides, check_base, load_initial_adapters, read_run_config
+from marft.training.ranks import require_ranks
 from marft.training.resuming import leave
 from marft.training.resuming import resume as resume_from
 from marft.training.tracking import open_trackers, require_trackers
@@ -46,6 +47,7 @@ def start_run(config: Config, path: Path, display: Display | None = None) -> dic
     if not config.team.trained:
         raise MarftError("no agent of this team learns; make one trainable, or evaluate it with marft eval")
     require_trackers(config)
+    require_ranks(config)
     with Lock(path), one_loop(), ensure_display(display) as showing:
         run = RunDirectory(path)
         if run.exists():  # before the model is loaded, or even fetched
@@ -69,6 +71,7 @@ def resume_run(
     with Lock(path), one_loop(), ensure_display(display) as showing:
         config = read_run_config(run, overrides)
         require_trackers(config)
+        require_ranks(config)
         run.check_same(config)
         run.check_whole()  # before the model is loaded, and before anything is written
         with assemble(config, saved_adapters(run, config), needed_splits(config), showing) as parts:

@@ -82,6 +82,12 @@ class TrainConfig(Section):
     on_collapse: Literal["stop", "back", "warn"] = "stop"  # back: to the last good checkpoint, at a lower rate
 
 
+class LearnerConfig(Section):
+    """Which processes learn."""
+
+    ranks: Annotated[int, Field(ge=1)] = 1  # processes that share a minibatch, on GPUs one a GPU
+
+
 def check_engine(name: str) -> str:
     """The name of a built-in engine, or `package.module:Class`; ValueError for any other."""
     if ":" in name:
@@ -159,6 +165,7 @@ class Config(Section):
     lora: LoraConfig = LoraConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()
+    learner: LearnerConfig = LearnerConfig()
     engine: EngineConfig = EngineConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

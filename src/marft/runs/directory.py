@@ -25,7 +25,7 @@ from marft.types import MarftError
 FREE = (
     "train.iterations", "train.budget", "track", "eval", "checkpoint",
     "train.tokens", "train.recompute", "train.failures", "engine.slots", "engine.memory",
-    "train.on_collapse", "optimizer.lr",
+    "train.on_collapse", "optimizer.lr", "learner",
 )  # fmt: skip
 
 

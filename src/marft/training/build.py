@@ -28,7 +28,7 @@ from marft.game.play import Agent, TextEngine, seed_of
 from marft.game.tools import AgentTool, Tools
 from marft.game.workflows import find_workflow
 from marft.learners.local import LearnerSettings, LocalLearner
-from marft.models.loading import load
+from marft.models.loading import Loaded, load
 from marft.models.lora import AdapterSpec
 from marft.models.peft_format import CONFIG, read_scaling
 from marft.models.recompute import recompute_layers
@@ -38,11 +38,13 @@ from marft.runs.directory import RunDirectory
 from marft.runs.export import checkpoint_folder
 from marft.terminal import warn
 from marft.terminal.status import Status
+from marft.training.ranks import rank_device
 from marft.types import MarftError, Sampling
 
 CRITIC = "critic"
 DEFAULT_FACTOR_CLIP = 5.0
 UNLIMITED = 1 << 30
+RANK_PROCESS = "marft.training.rank_process"
 MOST_CALLS = 4  # of tools in one turn, unless the config says how many
 
 
@@ -97,9 +99,10 @@ class Assembly:
             base.engine.publish(version)
 
     def close(self) -> None:
-        """Ends the environment's processes, and frees what the engines hold."""
+        """Ends the environment's and the learner's processes, and frees what the engines hold."""
         with ExitStack() as stack:  # one that fails keeps none of the others
             stack.callback(self.runner.host.close)
+            stack.callback(self.learner.close)
             for base in self.bases.values():
                 stack.callback(base.engine.close)
 
@@ -135,18 +138,7 @@ def assemble(
         bases[name] = make_base(config, name, saved, lockstep)
     engines = {name: base.engine for name, base in bases.items()}
     agents = {name: make_agent(config, name, engines, lockstep) for name in config.team.agents}
-    members = [
-        Member(agent=name, adapter=adapter, critic=critic_of(config, name))
-        for name, adapter in config.team.trained.items()
-    ]
-    teams = {
-        name: bases[model_of(config, member.agent)].team
-        for member in members
-        for name in (member.adapter, member.critic)
-        if name is not None
-    }
-    assert isinstance(config.algorithm, Algorithm)
-    learner = LocalLearner(members, teams, config.algorithm, learner_settings(config, members), status)
+    learner = make_learner(config, {name: base.team for name, base in bases.items()}, saved, status)
     runner = EpisodeRunner(team=agents, host=host, workflow=workflow, status=status)
     return Assembly(bases=bases, learner=learner, runner=runner, lockstep=lockstep)
 
@@ -173,7 +165,15 @@ def base_names(config: Config) -> list[str]:
 
 def make_base(config: Config, model: str, saved: Path | None, lockstep: Lockstep) -> Base:
     """Load a base model, with the adapters and critics of every agent that uses it, and open its engine."""
-    loaded = load(model, config.device, config.dtype)
+    loaded = load(model, rank_device(config, 0), config.dtype)
+    team = make_team(config, model, loaded, saved)
+    if line := describe_limits(config, model, team.longest):
+        warn(line)
+    return Base(team=team, engine=make_engine(config, team, lockstep), fingerprint=loaded.fingerprint)
+
+
+def make_team(config: Config, model: str, loaded: Loaded, saved: Path | None) -> TeamModel:
+    """A base model with the adapters and critics of every agent that uses it."""
     adapters: dict[str, AdapterSpec] = {}
     critics: dict[str, AdapterSpec] = {}
     for name, agent in config.team.agents.items():
@@ -190,11 +190,9 @@ def make_base(config: Config, model: str, saved: Path | None, lockstep: Lockstep
         targets=config.lora.targets,
         seed=seed_of(config.seed, "adapters"),
     )
-    if line := describe_limits(config, model, team.longest):
-        warn(line)
     if config.train.recompute:
         recompute_layers(team)
-    return Base(team=team, engine=make_engine(config, team, lockstep), fingerprint=loaded.fingerprint)
+    return team
 
 
 def describe_limits(config: Config, model: str, longest: int) -> str | None:
@@ -324,6 +322,41 @@ def engine_of(agent: AgentConfig, engines: Mapping[str, TextEngine], model: str)
 
 
 # --- the learner -----------------------------------------------------------------------------------------------------
+def make_learner(
+    config: Config, teams: Mapping[str, TeamModel], saved: Path | None, status: Status | None = None
+) -> LocalLearner:
+    """Of this process alone, or its first rank of several; `teams` are by model name."""
+    members = learning_members(config)
+    own = adapter_teams(config, members, teams)
+    assert isinstance(config.algorithm, Algorithm)
+    settings, ranks = learner_settings(config, members), config.learner.ranks
+    if ranks == 1:
+        return LocalLearner(members, own, config.algorithm, settings, status)
+    from marft.learners.replicated import RankPlan, ReplicatedLearner
+
+    told = {"config": config.model_dump(mode="json"), "saved": None if saved is None else str(saved)}
+    plan = RankPlan(ranks=ranks, module=RANK_PROCESS, arguments=told)
+    return ReplicatedLearner(members, own, config.algorithm, settings, plan, status)
+
+
+def learning_members(config: Config) -> list[Member]:
+    """Everybody who learns, with their adapters and critics."""
+    return [
+        Member(agent=name, adapter=adapter, critic=critic_of(config, name))
+        for name, adapter in config.team.trained.items()
+    ]
+
+
+def adapter_teams(config: Config, members: Sequence[Member], teams: Mapping[str, TeamModel]) -> dict[str, TeamModel]:
+    """The base that each adapter and critic lies on."""
+    return {
+        name: teams[model_of(config, member.agent)]
+        for member in members
+        for name in (member.adapter, member.critic)
+        if name is not None
+    }
+
+
 def learner_settings(config: Config, members: list[Member]) -> LearnerSettings:
     """What the learner needs of the config; learning rates by adapter and critic."""
     algorithm, optimizer = config.algorithm, config.optimizer

@@ -67,6 +67,7 @@ class Trainer:
         if self.finished and known.get("iterations") == self.position.iteration and self.is_evaluated("after", known):
             return known  # a finished run, resumed: nothing to do
         started, self.begun = time.perf_counter(), True
+        self.learner.start()
         self.evaluate("before")
         if self.position.iteration == 0:
             self.save()
