@@ -20,6 +20,7 @@ from marft.evaluation.held_out import HeldOut
 from marft.evaluation.leaks import describe_leaks, find_leaks
 from marft.evaluation.rehearsal import rehearse_all
 from marft.files import is_there
+from marft.learners.base import RankFailed, RankLost
 from marft.rollouts.event_loop import one_loop
 from marft.rollouts.source import resume_remedy
 from marft.runs.checkpoints import Checkpoints
@@ -126,6 +127,8 @@ def run_training(
             with suppress(KeyboardInterrupt):
                 run.append_event("interrupted", max(trainer.checkpoints.list(), default=0))
             raise Interrupted(f"{left}; go on with: {again}") from None
+        except (RankLost, RankFailed) as error:
+            raise MarftError(f"{error}. {resume_remedy(run.path)}", error.trace) from error
         finally:
             for tracker in trainer.trackers:
                 tracker.close()

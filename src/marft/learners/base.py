@@ -24,7 +24,11 @@ class NotFinite(MarftError):
 
 
 class RankLost(MarftError):
-    """A rank of the learner has ended, failed, or does not answer: the update that it had a part in cannot be finished."""
+    """A rank of the learner has ended or does not answer: what it had a part in cannot be finished, and may be tried again."""
+
+
+class RankFailed(MarftError):
+    """A rank of the learner has raised an error, and would do so again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

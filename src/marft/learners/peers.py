@@ -8,13 +8,15 @@ from __future__ import annotations
 import io
 import json
 import queue
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from marft.envs.processes import ChildProcess, read_frames, to_frame
-from marft.learners.base import RankLost
+from marft.learners.base import RankFailed, RankLost
 
 BEAT_S = 1.0  # between two signs of life of a rank
 SILENCE_S = 30.0  # without one, from which a rank counts as lost
@@ -24,12 +26,17 @@ START_S = 600.0  # in which a rank must have loaded its models
 class Peer:
     """One other rank. It says in frames of JSON what came of each order; an empty frame is a sign of life."""
 
-    def __init__(self, rank: int, module: str, on_failure: Callable[[str, str], None]) -> None:
+    def __init__(self, rank: int, module: str, on_failure: Callable[[RankLost | RankFailed], None]) -> None:
         self.rank, self._on_failure = rank, on_failure
         self.process = ChildProcess(module, quiet=True)
         self.heard = time.monotonic()
         self.answers: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()  # None: there are no more
         threading.Thread(target=self._listen, name=f"marft-rank-{rank}", daemon=True).start()
+
+    @property
+    def name(self) -> str:
+        """As users are told of it."""
+        return f"rank {self.rank} of the learner"
 
     def _listen(self) -> None:
         assert isinstance(self.process.stdout, io.FileIO)
@@ -38,11 +45,18 @@ class Peer:
                 self.heard = time.monotonic()
                 answer = json.loads(frame) if frame else {}
                 if "failed" in answer:
-                    self._on_failure(f"rank {self.rank} of the learner failed: {answer['failed']}", answer["trace"])
+                    self._on_failure(RankFailed(f"{self.name} has failed: {answer['failed']}", answer["trace"]))
                 elif answer:
                     self.answers.put(answer)
-        self._on_failure(f"rank {self.rank} of the learner has ended", "")
+        self._on_failure(RankLost(f"{self.name} has ended{self._by_signal()}"))
         self.answers.put(None)
+
+    def _by_signal(self) -> str:
+        """Who is out of memory gets signal 9."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=5)
+        code = self.process.returncode or 0
+        return f" by signal {-code}" if code < 0 else ""
 
 
 class Peers:
@@ -50,7 +64,7 @@ class Peers:
 
     def __init__(self, module: str, ranks: Sequence[int], abandon: Callable[[], None]) -> None:
         """`abandon` is called from a thread when one is lost."""
-        self.lost: RankLost | None = None  # why, as soon as one is
+        self.lost: RankLost | RankFailed | None = None  # why, as soon as one is
         self._abandon, self._lock, self._closed = abandon, threading.Lock(), threading.Event()
         self._all: list[Peer] = []
         for rank in ranks:
@@ -74,26 +88,25 @@ class Peers:
             try:
                 each.process.send(packed)
             except (OSError, ValueError):  # the latter: it has been ended meanwhile, and its pipe closed
-                self._fail(f"rank {each.rank} of the learner has ended", "")
                 raise self.reason() from None
 
     def answers(self, seconds: float) -> list[Mapping[str, Any]]:
-        """What each answers to the last order; RankLost where one does not, within `seconds` in all."""
+        """What each answers to the last order; raises RankLost or RankFailed where one does not, in so many seconds in all."""
         deadline = time.monotonic() + seconds
         found: list[Mapping[str, Any]] = []
         for peer in self._all:
             try:
                 answer = peer.answers.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                self._fail(f"rank {peer.rank} of the learner has not answered for {seconds:.0f} s", "")
+                self._fail(RankLost(f"{peer.name} has not answered for {seconds:.0f} s"))
                 answer = None
             if answer is None:
                 raise self.reason()
             found.append(answer)
         return found
 
-    def reason(self, seconds: float = 5.0) -> RankLost:
-        """Why a sum with the others failed; the threads may hear of it a moment later."""
+    def reason(self, seconds: float = 10.0) -> RankLost | RankFailed:
+        """Why the others are gone; the threads may hear of it a moment later."""
         deadline = time.monotonic() + seconds
         while self.lost is None and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -106,12 +119,12 @@ class Peers:
             for peer in self._all:
                 peer.process.end()
 
-    def _fail(self, line: str, trace: str) -> None:
+    def _fail(self, reason: RankLost | RankFailed) -> None:
         """The first failure is the reason; what follows from it is not."""
         with self._lock:
             if self.lost is not None or self._closed.is_set():
                 return
-            self.lost = RankLost(line, trace)
+            self.lost = reason
         self.close()
         self._abandon()
 
@@ -120,5 +133,5 @@ class Peers:
         while not self._closed.wait(BEAT_S):
             silent = {peer.rank for peer in self._all if time.monotonic() - peer.heard > SILENCE_S}
             for rank in sorted(silent & suspects):  # twice: it may be this process that was stopped for a while
-                self._fail(f"rank {rank} of the learner has given no sign of life for {SILENCE_S:.0f} s", "")
+                self._fail(RankLost(f"rank {rank} of the learner has given no sign of life for {SILENCE_S:.0f} s"))
             suspects = silent

@@ -126,7 +126,7 @@ class ReplicatedLearner(LocalLearner):
                 self._compare(peers)
         except NotFinite:
             raise
-        except RankLost as error:
+        except RankLost as error:  # a sum with the others failed
             reason = peers.reason()
             self.close()
             raise reason from error
