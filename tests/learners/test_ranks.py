@@ -163,7 +163,10 @@ def test_two_ranks_learn_what_one_process_learns(name: str) -> None:
         assert mine.keys() == other.keys()
         assert all(torch.equal(mine[key], other[key]) for key in mine)  # bit by bit
     assert first.update.statistics == second.update.statistics
+    assert first.update.excess == second.update.excess
     assert (distance := relative_distance(first.weights, alone.weights)) <= CLOSE, distance
+    if name == "a trust region that is reached":
+        assert any(reach > 1 for reach in first.update.excess.values())
     assert relative_distance(alone.weights, alone.before) > 100 * CLOSE  # there was something to learn
     assert first.update.tokens == alone.update.tokens
     assert first.update.statistics.keys() == alone.update.statistics.keys()

@@ -130,7 +130,7 @@ def hint_from_other_places(path: Sequence[str], siblings: Sequence[str], agents:
     of_others = [place.of for place in same if place.of and place.path == tuple(path)]
     if of_others:
         return f"; it is for {' and '.join(dict.fromkeys(of_others))}"
-    if best_similarity(word, siblings) == 1:
+    if best_similarity(word, siblings) == 1 or form(word).removesuffix("s") in map(form, siblings):
         return nearest(word, siblings, prefix=path[:-1])
     if ours := OTHER_KEYS.get(form(word)):
         return did_you_mean([ours])
