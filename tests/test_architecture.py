@@ -118,11 +118,14 @@ ROOMS: Mapping[str, Room] = {
         marft=frozenset({"types", "terminal", "models", "algorithms"}),
         libraries=frozenset({"torch"}),
     ),
+    "learners.peers": Room(marft=frozenset({"envs"})),  # where processes of our own are
+    "learners.wire": Room(marft=frozenset({"algorithms"}), libraries=frozenset({"torch", "safetensors"})),
     "training": Room(
         # exceptions: the trainer writes into the run directory; safetensors is how tensors are saved without pickle
         marft=frozenset(
             {
                 "types",
+                "openmp",
                 "import_paths",
                 "terminal",
                 "files",

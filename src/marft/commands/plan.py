@@ -31,6 +31,7 @@ from marft.training.build import Assembly, assemble
 from marft.training.checkpoint import Position
 from marft.training.guard import Collapsed
 from marft.training.loading import load_initial_adapters
+from marft.training.ranks import require_ranks
 from marft.training.trainer import Trainer
 from marft.types import MarftError
 
@@ -99,6 +100,7 @@ def plan(config: Config, status: Status | None = None) -> Forecast:
     """Prints the forecast. The real model plays and learns for one iteration; nothing of it is kept."""
     status = status or Status()
     require_learner(config)
+    require_ranks(config)
     with one_loop(), assemble(config, reads=needed_splits(config), status=status) as parts:
         load_initial_adapters(config, parts)
         status.begin("checking that the team can play")

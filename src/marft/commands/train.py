@@ -21,6 +21,7 @@ from marft.evaluation.held_out import HeldOut
 from marft.evaluation.leaks import describe_leaks, find_leaks
 from marft.evaluation.sanity_check import check_team_everywhere
 from marft.files import is_there
+from marft.learners.base import RankFailed, RankLost
 from marft.rollouts.event_loop import one_loop
 from marft.rollouts.source import resume_remedy
 from marft.runs.checkpoints import Checkpoints
@@ -32,6 +33,7 @@ from marft.terminal.display import Display, ensure_display
 from marft.training.build import Assembly, assemble
 from marft.training.interruption import Interruption
 from marft.training.loading import Overrides, check_base, load_initial_adapters, read_run_config
+from marft.training.ranks import require_ranks
 from marft.training.resuming import leave
 from marft.training.resuming import resume as resume_from
 from marft.training.tracking import open_trackers, require_trackers
@@ -46,6 +48,7 @@ def start_run(config: Config, path: Path, display: Display | None = None) -> dic
     """Train from the beginning; the summary."""
     require_learner(config)
     require_trackers(config)
+    require_ranks(config)
     with Lock(path), one_loop(), ensure_display(display) as showing:
         run = RunDirectory(path)
         if run.exists():  # before the model is loaded, or even fetched
@@ -75,6 +78,7 @@ def resume_run(
     with Lock(path), one_loop(), ensure_display(display) as showing:
         config = read_run_config(run, overrides)
         require_trackers(config)
+        require_ranks(config)
         run.check_same(config)
         run.check_whole()  # before the model is loaded, and before anything is written
         with assemble(config, saved_adapters(run, config), needed_splits(config), showing) as parts:
@@ -129,6 +133,8 @@ def run_training(
             with suppress(KeyboardInterrupt):
                 run.append_event("interrupted", max(trainer.checkpoints.list(), default=0))
             raise Interrupted(f"{left}; go on with: {again}") from None
+        except (RankLost, RankFailed) as error:
+            raise MarftError(f"{error}. {resume_remedy(run.path)}", error.trace) from error
         finally:
             for tracker in trainer.trackers:
                 tracker.close()

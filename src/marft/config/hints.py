@@ -130,7 +130,7 @@ def hint_from_other_keys(path: Sequence[str], siblings: Sequence[str], agents: C
     of_others = [key.of for key in same if key.of and key.path == tuple(path)]
     if of_others:
         return f"; it is for {' and '.join(dict.fromkeys(of_others))}"
-    if best_similarity(word, siblings) == 1:
+    if best_similarity(word, siblings) == 1 or form(word).removesuffix("s") in map(form, siblings):
         return nearest(word, siblings, prefix=path[:-1])
     if ours := OTHER_KEYS.get(form(word)):
         return did_you_mean([ours])

@@ -100,6 +100,12 @@ class RolloutConfig(Section):
     patience: Annotated[float, Field(gt=0)] = 45.0  # seconds without a sign of life after which a worker is replaced
 
 
+class LearnerConfig(Section):
+    """Which processes learn."""
+
+    ranks: Annotated[int, Field(ge=1)] = 1  # processes that share a minibatch, on GPUs one a GPU
+
+
 class EngineConfig(Section):
     """What generates: our own engine, vLLM in this process or, at `url`, as a server on this machine, or yours."""
 
@@ -161,6 +167,7 @@ class Config(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()
     rollout: RolloutConfig = RolloutConfig()
+    learner: LearnerConfig = LearnerConfig()
     engine: EngineConfig = EngineConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

@@ -172,7 +172,7 @@ class WorkerFleet:
 def open_players(config: Config, parts: Assembly) -> Players:
     """Those whom the config asks for; whoever opens them closes them."""
     if config.workers:
-        return WorkerFleet(config, parts.adapter_specs, parts.runner.host, parts.runner.status)
+        return WorkerFleet(config, parts.adapter_sizes, parts.runner.host, parts.runner.status)
     return LocalPlayers(config, parts.runner, parts)
 
 

@@ -122,7 +122,7 @@ def prepare(setup: Setup, version: str) -> Any:
         )
     if setup.threads is not None:
         torch.set_num_threads(setup.threads)
-    return parse({**setup.config, "device": setup.device})
+    return parse({**setup.config, "device": setup.device, "learner": {"ranks": 1}})
 
 
 if __name__ == "__main__":

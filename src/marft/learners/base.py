@@ -23,6 +23,14 @@ class NotFinite(MarftError):
         self.adapter = adapter
 
 
+class RankLost(MarftError):
+    """A rank of the learner has ended or does not answer: what it had a part in cannot be finished, and may be tried again."""
+
+
+class RankFailed(MarftError):
+    """A rank of the learner has raised an error, and would do so again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdatePlan:
     """Who learns in which step, how fast, and what decides the minibatches."""
@@ -72,3 +80,9 @@ class Learner(Protocol):
 
     def load_state_dict(self, state: State) -> None:
         """The optimizers as they were; a parameter that had not stepped by then has no state."""
+
+    def start(self) -> None:
+        """Begin with what takes time or may fail, before the first batch; without it, that comes with the first batch."""
+
+    def close(self) -> None:
+        """End what was started; once more is no harm."""

@@ -1,8 +1,11 @@
-"""The learner of one process: critics' values, and trust-region updates of agents and critics in common passes.
+"""The learner of one process, alone or a rank of several: critics' values, and trust-region updates in common passes.
 
 Every adapter has its own AdamW. A minibatch is some tasks with all their episodes; its policy and critic sequences go
 through their base together, sorted by adapter, in microbatches of a limited number of tokens whose gradients add up.
 What a step did is seen in the next minibatch's passes, which are needed anyway; the last step has a look of its own.
+
+Each rank of a group computes the passes of its own tasks. What comes of them (values, log-probs, gradients, figures) is
+added up over the group, and all that follows from it every rank does alike.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from marft.algorithms.batch import Batch, Member, Scores, TrainingBatch
 from marft.algorithms.losses import kl_estimate, value_loss
 from marft.algorithms.sequential import sequential_factor
 from marft.learners.base import NotFinite, State, Update, UpdatePlan
+from marft.learners.group import Alone, Group
 from marft.learners.microbatches import Sample, critic_values, pack_microbatches, token_logprobs
 from marft.learners.tally import Tally, statistics
 from marft.learners.trust_region import MOMENTS, TrustRegion
@@ -55,7 +59,8 @@ class LearnerSettings:
 
 
 class LocalLearner:
-    """Adapters, critics and optimizers in this process. `teams` says which base each adapter and critic lies on."""
+    """Adapters, critics and optimizers in this process. `teams` says which base each adapter and critic lies on, `group`
+    who shares the work."""
 
     def __init__(
         self,
@@ -64,8 +69,10 @@ class LocalLearner:
         algorithm: Algorithm,
         settings: LearnerSettings,
         status: Status | None = None,
+        group: Group | None = None,
     ) -> None:
         self.members, self.teams, self.algorithm, self.settings = tuple(members), teams, algorithm, settings
+        self.group: Group = group or Alone()
         self.status = status or Status()
         self.critics = frozenset(member.critic for member in members if member.critic is not None)
         self.optimizers = {
@@ -92,6 +99,12 @@ class LocalLearner:
     def adapters(self) -> State:
         """The weights of everything that learns."""
         return {name: self.parameters(name) for name in self.optimizers}
+
+    def start(self) -> None:
+        """Nothing has to be started in this process."""
+
+    def close(self) -> None:
+        """Nothing has to be ended."""
 
     # --- state -------------------------------------------------------------------------------------------------------
     def state_dict(self) -> State:
@@ -140,7 +153,7 @@ class LocalLearner:
         if not self.critics:
             return None
         samples = [self._critic_sample(batch, k, k) for k in range(len(batch.length_K))]
-        found = critic_values(samples, self.settings.tokens)
+        found = self._critic_values(samples, batch.task_K)
         values = torch.cat(found)
         if not values.isfinite().all():
             first = next(one for one, own in zip(samples, found, strict=True) if not own.isfinite().all())
@@ -155,17 +168,39 @@ class LocalLearner:
                 check_fits(Sample(span=Span(adapter=critic, ids=ids, asked=1), team=self.teams[critic], turn=i))
                 for i, (critic, ids) in enumerate(cut.values())
             ]
-            final_E[list(cut)] = torch.cat(critic_values(samples, self.settings.tokens))
+            final_E[list(cut)] = torch.cat(self._critic_values(samples, batch.task_E[list(cut)]))
         return final_E
 
     def logprobs(self, batch: Batch) -> Tensor:
         """Log-probs of the agents as they are, read by the same code as those of the reference."""
         adapters = {k: batch.member(k).adapter for k in range(len(batch.length_K))}
-        return token_logprobs(batch, adapters, self.teams, self.settings.tokens)
+        return self._token_logprobs(batch, adapters)
 
     def reference(self, batch: Batch) -> Tensor:
         """Log-probs of the untrained base."""
-        return token_logprobs(batch, dict.fromkeys(range(len(batch.length_K))), self.teams, self.settings.tokens)
+        return self._token_logprobs(batch, dict.fromkeys(range(len(batch.length_K))))
+
+    def _critic_values(self, samples: Sequence[Sample], task_I: Tensor) -> list[Tensor]:
+        """The critics' values at the asked positions; samples[i].turn must be i, and `task_I` are the samples' tasks."""
+        found = critic_values(self._share(samples, task_I), self.settings.tokens)
+        asked = [sample.span.asked for sample in samples]
+        values = torch.cat([found.get(i, torch.zeros(count)) for i, count in enumerate(asked)])
+        self.group.add([values])
+        return list(values.split(asked))
+
+    def _token_logprobs(self, batch: Batch, adapters: Mapping[int, str | None]) -> Tensor:
+        """Log-probs of some turns' tokens under an adapter each (None: the base alone); 0 where a turn was not asked for."""
+        turns = list(adapters)
+        read_K, task_K = batch.prompt_length_K + batch.length_K, batch.task_K
+        own = (turns[i] for i in self.group.share(task_K[turns].tolist(), read_K[turns].tolist()))
+        found_N = token_logprobs(batch, {k: adapters[k] for k in own}, self.teams, self.settings.tokens)
+        self.group.add([found_N])
+        return found_N
+
+    def _share(self, samples: Sequence[Sample], task_I: Tensor) -> list[Sample]:
+        """Those of the samples that are computed here."""
+        own = self.group.share(task_I.tolist(), [len(sample.span.ids) for sample in samples])
+        return [samples[i] for i in own]
 
     # --- updates -----------------------------------------------------------------------------------------------------
     def update(self, data: TrainingBatch, plan: UpdatePlan) -> Update:
@@ -258,7 +293,9 @@ class LocalLearner:
         asked: Counter[str | None] = Counter()  # values that each critic is asked for
         for sample in samples:
             asked[sample.span.adapter] += sample.span.asked
-        for micro in pack_microbatches(samples, settings.tokens):
+        task_I = batch.task_K[turns_J[[sample.turn for sample in samples]]]
+        for micro in pack_microbatches(self._share(samples, task_I), settings.tokens):
+            self.group.check()
             acting, judging = micro.split()
             hidden, device = micro.hidden(), micro.team.device
             said = sum(span.asked for span in acting.spans)
@@ -300,7 +337,24 @@ class LocalLearner:
             if loss.requires_grad:
                 loss.backward()
             tally.tokens += sum(len(span.ids) for span in micro.spans)
+        self._add_up(tally, [name for name in self.optimizers if asked[name]])
         return tally
+
+    def _add_up(self, tally: Tally, present: Sequence[str]) -> None:
+        """Figures of all ranks' passes, and the gradients of whoever is read in any of them."""
+        critics = [name for name in present if name in self.critics]
+        figures = tally.to_vector(critics)
+        self.group.add([figures])
+        tally.read_vector(figures, critics)
+        if not torch.is_grad_enabled():
+            return
+        gradients: list[Tensor] = []
+        for name in present:
+            for parameter in self.parameters(name).values():
+                if parameter.grad is None:  # nobody of this rank's share has it
+                    parameter.grad = torch.zeros_like(parameter)
+                gradients.append(parameter.grad)
+        self.group.add(gradients)
 
     def _look(self, data: TrainingBatch, plan: UpdatePlan, turns_J: Tensor, learning: Collection[str]) -> Tally:
         """What the turns J show of adapters as they are now."""
@@ -381,7 +435,7 @@ class LocalLearner:
         if not holders:
             return factor_E
         # what was not scored is no ratio, and is not read below
-        log_ratio_N = token_logprobs(batch, own, self.teams, self.settings.tokens) - before_N
+        log_ratio_N = self._token_logprobs(batch, own) - before_N
         turns_J, episode_J = torch.tensor(holders).unbind(1)
         rows, turn = batch.token_rows(turns_J)
         return sequential_factor(factor_E, log_ratio_N[rows], episode_J[turn], clip=self.settings.factor_clip)

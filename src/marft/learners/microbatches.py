@@ -73,9 +73,9 @@ def pack_microbatches(samples: Sequence[Sample], tokens: int) -> Iterator[Microb
             yield Microbatch(team=team, samples=tuple(own[i] for i in chunk))
 
 
-def critic_values(samples: Sequence[Sample], tokens: int) -> list[Tensor]:
-    """The critics' values at the asked positions; samples[i].turn must be i."""
-    found: list[Tensor] = [torch.empty(0)] * len(samples)
+def critic_values(samples: Sequence[Sample], tokens: int) -> dict[int, Tensor]:
+    """The critics' values at the asked positions, by the samples' turns."""
+    found: dict[int, Tensor] = {}
     with torch.no_grad():
         for micro in pack_microbatches(samples, tokens):
             hidden = micro.hidden()

@@ -41,6 +41,18 @@ class Tally:
         )
         self.by_agent.index_add_(0, agent_N, columns.detach().cpu())
 
+    def to_vector(self, critics: Sequence[str]) -> Tensor:
+        """The sums as one vector; of these critics, seen here or not."""
+        own = [float(self.tokens), *(self.critics.get(name, 0.0) for name in critics)]
+        return torch.cat([torch.tensor(own, dtype=torch.float64), self.by_agent.flatten().double()])
+
+    def read_vector(self, vector: Tensor, critics: Sequence[str]) -> None:
+        """Sums that `to_vector` has laid out, of the same critics."""
+        tokens, *losses = vector[: 1 + len(critics)].tolist()
+        self.tokens = int(tokens)
+        self.critics |= dict(zip(critics, losses, strict=True))
+        self.by_agent = vector[1 + len(critics) :].float().view_as(self.by_agent)
+
     def moved(self, agents: Sequence[int]) -> float | None:
         """How far these agents' policies moved, a token (`moved_kl`); None where they said nothing."""
         _, moved, *_, tokens = self.by_agent[list(agents)].sum(0).tolist()

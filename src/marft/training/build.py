@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from marft.game.play import Agent, TextEngine, seed_of
 from marft.game.tools import AgentTool, Tools
 from marft.game.workflows import find_workflow
 from marft.learners.local import LearnerSettings, LocalLearner
-from marft.models.loading import load
+from marft.models.loading import Loaded, load
 from marft.models.lora import AdapterSpec
 from marft.models.peft_format import CONFIG, read_scaling
 from marft.models.recompute import recompute_layers
@@ -38,11 +38,14 @@ from marft.runs.directory import RunDirectory
 from marft.runs.export import checkpoint_folder
 from marft.terminal import warn
 from marft.terminal.status import Status
+from marft.training.ranks import rank_device
 from marft.types import MarftError, Sampling
 
 CRITIC = "critic"
 DEFAULT_FACTOR_CLIP = 5.0
 UNLIMITED = 1 << 30
+AdapterSizes = Mapping[str, tuple[int, float]]  # rank and alpha
+RANK_PROCESS = "marft.training.rank_process"
 MOST_CALLS = 4  # of tools in one turn, unless the config says how many
 
 
@@ -77,10 +80,9 @@ class Assembly:
         return [base.team for base in self.bases.values()]
 
     @property
-    def adapter_specs(self) -> dict[str, tuple[int, float]]:
-        """Rank and alpha of every agent's adapter."""
-        specs = (spec for team in self.teams for spec in team.lora.specs.values() if spec.name in team.agents)
-        return {spec.name: (spec.rank, spec.alpha) for spec in specs}
+    def adapter_sizes(self) -> AdapterSizes:
+        """Of every agent."""
+        return adapter_sizes(self.teams)
 
     @property
     def device(self) -> str:
@@ -117,9 +119,10 @@ class Assembly:
         }
 
     def close(self) -> None:
-        """Ends the environment's processes, and frees what the engines hold."""
+        """Ends the environment's and the learner's processes, and frees what the engines hold."""
         with ExitStack() as stack:  # one that fails keeps none of the others
             stack.callback(self.runner.host.close)
+            stack.callback(self.learner.close)
             for engine in self.engines:
                 stack.callback(engine.close)
 
@@ -134,7 +137,7 @@ class Assembly:
 
 def assemble(
     config: Config, saved: Path | None = None, reads: Sequence[Split] = (), status: Status | None = None,
-    specs: Mapping[str, tuple[int, float]] | None = None,
+    specs: AdapterSizes | None = None,
 ) -> Assembly:  # fmt: skip
     """`saved` is a checkpoint of the same run, where there is one: agents that brought adapters along have theirs there;
     `specs` are rank and alpha of every agent's adapter, where they are known. Tasks of the splits in
@@ -160,18 +163,7 @@ def assemble(
         name: make_agent(config, name, own.get(name) or bases[model_of(config, name)].engine, lockstep)
         for name in config.team.agents
     }
-    members = [
-        Member(agent=name, adapter=adapter, critic=critic_of(config, name))
-        for name, adapter in config.team.trained.items()
-    ]
-    teams = {
-        name: bases[model_of(config, member.agent)].team
-        for member in members
-        for name in (member.adapter, member.critic)
-        if name is not None
-    }
-    assert isinstance(config.algorithm, Algorithm)
-    learner = LocalLearner(members, teams, config.algorithm, learner_settings(config, members), status)
+    learner = make_learner(config, {name: base.team for name, base in bases.items()}, status)
     runner = EpisodeRunner(team=agents, host=host, workflow=workflow, status=status)
     engines = [*(base.engine for base in bases.values()), *own.values()]
     return Assembly(bases=bases, engines=engines, learner=learner, runner=runner, lockstep=lockstep)
@@ -183,6 +175,12 @@ def open_host(env: EnvConfig, lockstep: Lockstep) -> Host:
         env.name, env.settings, deadline=env.deadline, tasks_deadline=env.tasks_deadline, workers=env.workers,
         lockstep=lockstep,
     )  # fmt: skip
+
+
+def adapter_sizes(teams: Iterable[TeamModel]) -> AdapterSizes:
+    """Of all agents on these bases."""
+    specs = (spec for team in teams for spec in team.lora.specs.values() if spec.name in team.agents)
+    return {spec.name: (spec.rank, spec.alpha) for spec in specs}
 
 
 # --- bases and adapters ----------------------------------------------------------------------------------------------
@@ -198,11 +196,20 @@ def base_names(config: Config) -> list[str]:
 
 
 def make_base(
-    config: Config, model: str, saved: Path | None, lockstep: Lockstep,
-    specs: Mapping[str, tuple[int, float]] | None = None,
-) -> Base:  # fmt: skip
+    config: Config, model: str, saved: Path | None, lockstep: Lockstep, specs: AdapterSizes | None = None
+) -> Base:
     """Load a base model, with the adapters and critics of every agent that uses it, and open its engine."""
-    loaded = load(model, config.device, config.dtype)
+    loaded = load(model, rank_device(config, 0), config.dtype)
+    team = make_team(config, model, loaded, saved, specs)
+    if line := describe_limits(config, model, team.longest):
+        warn(line)
+    return Base(team=team, engine=make_engine(config, team, lockstep), fingerprint=loaded.fingerprint)
+
+
+def make_team(
+    config: Config, model: str, loaded: Loaded, saved: Path | None = None, specs: AdapterSizes | None = None
+) -> TeamModel:
+    """A base model with the adapters and critics of every agent that uses it."""
     adapters: dict[str, AdapterSpec] = {}
     critics: dict[str, AdapterSpec] = {}
     for name, agent in config.team.agents.items():
@@ -223,11 +230,9 @@ def make_base(
         targets=config.lora.targets,
         seed=seed_of(config.seed, "adapters"),
     )
-    if line := describe_limits(config, model, team.longest):
-        warn(line)
     if config.train.recompute:
         recompute_layers(team)
-    return Base(team=team, engine=make_engine(config, team, lockstep), fingerprint=loaded.fingerprint)
+    return team
 
 
 def describe_limits(config: Config, model: str, longest: int) -> str | None:
@@ -357,6 +362,39 @@ def make_agent_engine(agent: AgentConfig) -> Engine | None:
 
 
 # --- the learner -----------------------------------------------------------------------------------------------------
+def make_learner(config: Config, teams: Mapping[str, TeamModel], status: Status | None = None) -> LocalLearner:
+    """Of this process alone, or its first rank of several; `teams` are by model name."""
+    members = learning_members(config)
+    own = adapter_teams(config, members, teams)
+    assert isinstance(config.algorithm, Algorithm)
+    settings, ranks = learner_settings(config, members), config.learner.ranks
+    if ranks == 1:
+        return LocalLearner(members, own, config.algorithm, settings, status)
+    from marft.learners.replicated import RankPlan, ReplicatedLearner
+
+    told = {"config": config.model_dump(mode="json"), "adapters": adapter_sizes(teams.values())}
+    plan = RankPlan(ranks=ranks, module=RANK_PROCESS, arguments=told)
+    return ReplicatedLearner(members, own, config.algorithm, settings, plan, status)
+
+
+def learning_members(config: Config) -> list[Member]:
+    """Everybody who learns, with their adapters and critics."""
+    return [
+        Member(agent=name, adapter=adapter, critic=critic_of(config, name))
+        for name, adapter in config.team.trained.items()
+    ]
+
+
+def adapter_teams(config: Config, members: Sequence[Member], teams: Mapping[str, TeamModel]) -> dict[str, TeamModel]:
+    """The base that each adapter and critic lies on."""
+    return {
+        name: teams[model_of(config, member.agent)]
+        for member in members
+        for name in (member.adapter, member.critic)
+        if name is not None
+    }
+
+
 def learner_settings(config: Config, members: list[Member]) -> LearnerSettings:
     """What the learner needs of the config; learning rates by adapter and critic."""
     algorithm, optimizer = config.algorithm, config.optimizer

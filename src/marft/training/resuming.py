@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from marft.engines.base import Adapters
 from marft.files import Damaged
+from marft.learners.base import RankLost
 from marft.runs.checkpoints import NewestCheckpoint
 from marft.runs.file_schemas import When
 from marft.training.checkpoint import STATE, Position, read_checkpoint, read_versions
@@ -96,6 +97,21 @@ def recover_from(trainer: Trainer, found: Collapsed) -> None:
         tracker.rewind(at)
     trainer.run.append_event("back", at, returns=returns, sign=found.sign.name, agent=found.sign.agent)
     trainer.watcher.warned(f"gone back to iteration {at}, at {SLOWER**returns:.2g} of the learning rates")
+
+
+def restart_ranks(trainer: Trainer, lost: RankLost) -> None:
+    """Go back to the newest checkpoint, from where new ranks of the learner go on; a rank that is lost again before the
+    next checkpoint ends the run."""
+    trainer.interruption.hold()  # weights, Adam and position change one after the other
+    newest = max(trainer.checkpoints.list())
+    if trainer.restarted_at == newest:
+        raise RankLost(f"{lost}, again; give it more memory, or lower learner.ranks")
+    trainer.restarted_at = newest
+    resume(trainer, trainer.watcher.warned, None)
+    for tracker in trainer.trackers:
+        tracker.rewind(trainer.position.iteration)
+    trainer.run.append_event("restarted", trainer.position.iteration, reason=str(lost))
+    trainer.watcher.warned(f"{lost}; going on from iteration {trainer.position.iteration} with new ranks")
 
 
 def leave(trainer: Trainer) -> str:

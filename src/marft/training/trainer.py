@@ -19,7 +19,7 @@ from marft.algorithms.trust_region import adapted_rate
 from marft.config import Config
 from marft.envs.hosting import Host
 from marft.game.play import seed_of
-from marft.learners.base import Steps, Update, UpdatePlan
+from marft.learners.base import RankLost, Steps, Update, UpdatePlan
 from marft.rollouts.credit import Credit
 from marft.rollouts.players import LocalPlayers, Players
 from marft.rollouts.source import EpisodeSource, OrderedSource, Rollout, resume_remedy
@@ -32,7 +32,7 @@ from marft.training.checkpoint import Position, write_checkpoint
 from marft.training.guard import Collapsed, Guard
 from marft.training.interruption import Interruption
 from marft.training.metrics import Play, episode_rows, failed_rows, iteration_row
-from marft.training.resuming import SLOWER, recover_from
+from marft.training.resuming import SLOWER, recover_from, restart_ranks
 from marft.training.schedule import schedule_plays
 from marft.training.tracking import Tracker, flatten
 from marft.training.watchers import Evaluator, Watcher
@@ -61,6 +61,7 @@ class Trainer:
         self.seconds: dict[str, float] = {}
         self.interruption = interruption or Interruption()
         self.status, self.title = parts.runner.status, ""  # of the iteration
+        self.restarted_at: int | None = None  # the checkpoint that a lost rank of the learner last led back to
         self.begun = False  # before that, the weights need not be those of the position
 
     def train(self) -> dict[str, Any]:
@@ -69,6 +70,7 @@ class Trainer:
         if self.finished and known.get("iterations") == self.position.iteration and self.is_evaluated("after", known):
             return known  # a finished run, resumed: nothing to do
         started, self.begun = time.perf_counter(), True
+        self.learner.start()
         self.evaluate("before")
         if self.position.iteration == 0:
             self.save()
@@ -77,6 +79,8 @@ class Trainer:
                 self.iterate()
             except Collapsed as found:
                 recover_from(self, found)
+            except RankLost as lost:
+                restart_ranks(self, lost)
             else:
                 if self.finished or self.position.iteration % self.config.checkpoint.every == 0:
                     self.save()

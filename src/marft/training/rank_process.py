@@ -1,0 +1,124 @@
+"""A rank of the learner beside the trainer's: `python -m marft.training.rank_process`, driven by `ReplicatedLearner`.
+
+Orders come by standard input; what came of each, and every second a sign of life, goes to standard output. It ends with
+the trainer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from marft.envs.processes import claim_stdout, read_frames, receive_in_thread, to_frame
+from marft.openmp import limit_spinning
+from marft.types import MarftError
+
+if TYPE_CHECKING:
+    from marft.learners.local import LocalLearner
+    from marft.learners.wire import Order
+
+
+class Answers:
+    """Frames to rank 0, from two threads."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._pipe, self._lock = os.fdopen(descriptor, "wb"), threading.Lock()
+
+    def put(self, answer: Mapping[str, Any] | None) -> None:
+        """An answer; None is a sign of life."""
+        with self._lock:
+            self._pipe.write(to_frame(b"" if answer is None else json.dumps(answer).encode()))
+            self._pipe.flush()
+
+    def beat(self, seconds: float) -> None:
+        """A sign of life every so many seconds, for ever."""
+        while True:
+            time.sleep(seconds)
+            self.put(None)
+
+
+def main() -> None:
+    """Does what it is told; the first failure is told rank 0, and is the end."""
+    answers = Answers(claim_stdout())
+    frames: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    receive_in_thread(read_frames(sys.stdin.buffer), frames.put)
+    limit_spinning()
+    try:
+        from marft.learners.peers import BEAT_S
+
+        threading.Thread(target=answers.beat, args=(BEAT_S,), daemon=True).start()
+        serve(frames, answers)
+    except BaseException as error:
+        line = next(iter(str(error).splitlines()), "") or type(error).__name__
+        known = isinstance(error, MarftError | MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's
+        answers.put({"failed": line, "trace": "" if known else traceback.format_exc()})
+        threading.Event().wait()  # until rank 0 has read it and ends us
+
+
+def serve(frames: queue.SimpleQueue[bytes], answers: Answers) -> None:
+    """One order after the other."""
+    from marft.learners.base import NotFinite
+    from marft.learners.wire import Order, checksum
+
+    first = Order.read(frames.get)
+    learner, rank = build_learner(first.arguments), first.arguments["rank"]
+    answers.put({"rank": rank})
+    while True:
+        order = Order.read(frames.get)
+        with suppress(NotFinite):  # rank 0 finds it too
+            carry_out(learner, rank, order)
+        answers.put({"rank": rank, "checksum": checksum(learner.adapters())})
+
+
+def build_learner(arguments: Mapping[str, Any]) -> LocalLearner:
+    """The learner of the trainer's config on this rank's device, without engines and environment."""
+    import torch
+
+    from marft.config import merge_settings, parse
+    from marft.models.loading import load
+    from marft.training.build import make_learner, make_team, model_of
+    from marft.training.ranks import rank_device
+
+    torch.set_num_threads(arguments["threads"])
+    config = parse(arguments["config"])
+    alone = parse(merge_settings(arguments["config"], {"learner": {"ranks": 1}}))
+    sizes = arguments["adapters"]
+    device = rank_device(config, arguments["rank"])
+    models = dict.fromkeys(model_of(config, name) for name in config.team.trained)
+    teams = {model: make_team(config, model, load(model, device, config.dtype), specs=sizes) for model in models}
+    return make_learner(alone, teams)
+
+
+def carry_out(learner: LocalLearner, rank: int, order: Order) -> None:
+    """Call what the order names."""
+    from marft.algorithms.batch import Batch
+    from marft.algorithms.transport import from_bytes
+    from marft.learners.ranks import join_ranks
+    from marft.learners.wire import read_state, read_update
+
+    match order.call:
+        case "join":
+            device = next(iter(learner.teams.values())).device
+            learner.group = join_ranks(Path(order.arguments["path"]), rank, order.arguments["ranks"], device)
+        case "load":
+            weights, optimizers = (read_state(block, learner.optimizers) for block in order.blocks)
+            for name, own in weights.items():
+                learner.teams[name].load_adapters({name: own})
+            learner.load_state_dict(optimizers)
+        case "score":
+            learner.score(from_bytes(Batch, order.blocks[0]), **order.arguments)
+        case "update":
+            learner.update(*read_update(order))
+
+
+if __name__ == "__main__":
+    main()
