@@ -107,7 +107,7 @@ def taught(learner: LocalLearner, members: Sequence[Seat], case: Case) -> Update
         assert scores.proximal_N is not None
         assert scores.reference_N is not None
         weights = torch.full((2,), case.penalty)
-        found = kl_penalty(batch, weights, scores.proximal_N, batch.old_N, scores.reference_N, "k1")
+        found = kl_penalty(batch, weights, scores.proximal_N, scores.reference_N, "k1", version=0)
         scores = replace(scores, penalty_N=found.amount_N, noise=found.noise)
     scores = replace(scores, baseline_A=torch.full((2,), math.nan))
     data = TrainingBatch(batch=batch, scores=scores, estimate=case.algorithm.estimate(batch, scores))
