@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,9 +61,11 @@ def read_study(folder: Path) -> dict[str, Any]:
             if row["iterations"] and other in right and name != other:
                 row[key] = paired(right[name], right[other]) | {"over": other}
     sittings = [json.loads(line) for line in (folder / SITTINGS).read_text().splitlines()]
-    study = {"name": folder.name, "entries": entries, "unmeasured": read_unmeasured(folder, entries)}
+    unmeasured = read_unmeasured(folder, entries)
+    learnt = [name for name, row in entries.items() if row["iterations"]] or list(unmeasured)
+    study = {"name": folder.name, "entries": entries, "unmeasured": unmeasured}
     notes = (folder / NOTES).read_text().splitlines() if (folder / NOTES).exists() else []
-    return study | {"settings": read_settings(folder, entries), "sittings": sittings, "notes": notes}
+    return study | {"settings": read_settings(folder, learnt), "sittings": sittings, "notes": notes}
 
 
 def newest(folder: Path, name: str) -> int | None:
@@ -82,12 +84,17 @@ def read_entry(folder: Path, name: str, iteration: int) -> dict[str, Any]:
             row["measured"][luck] = {key: figures[key] for key in keys}
     if iteration:
         metrics = [each for each in RunDirectory(folder / name).metrics() if each["iteration"] <= iteration]
-        for of, kinds in (("seconds", ("rollout", "credit", "update")), ("tokens", ("rollout", "update"))):
-            row[of] = {kind: sum(each[of][kind] for each in metrics) for kind in kinds}
+        row |= read_sums(metrics)
         row["curve"] = [each["accuracy"] for each in metrics]
         config = RunDirectory(folder / name).config()
         row |= {"planned": config.train.iterations, "lr": config.optimizer.lr}
     return row
+
+
+def read_sums(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Seconds and tokens of a whole training."""
+    parts = {"seconds": ("rollout", "credit", "update"), "tokens": ("rollout", "update")}
+    return {of: {kind: sum(each[of][kind] for each in metrics) for kind in kinds} for of, kinds in parts.items()}
 
 
 def read_unmeasured(folder: Path, entries: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,13 +106,13 @@ def read_unmeasured(folder: Path, entries: Mapping[str, Any]) -> dict[str, Any]:
         if metrics and name not in entries:
             clipped = [max(agent["clip_fraction"] for agent in each["agents"].values()) for each in metrics]
             curve = [each["accuracy"] for each in metrics]
-            found[name] = {"lr": run.config().optimizer.lr, "curve": curve, "clipped": clipped}
+            found[name] = {"lr": run.config().optimizer.lr, "curve": curve, "clipped": clipped, **read_sums(metrics)}
     return found
 
 
-def read_settings(folder: Path, entries: Mapping[str, Any]) -> dict[str, str]:
-    """How the measured runs were trained; what differs among them with all its values."""
-    runs = [RunDirectory(folder / name).config() for name, row in entries.items() if row["iterations"]]
+def read_settings(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """How these runs were trained; what differs among them with all its values."""
+    runs = [RunDirectory(folder / name).config() for name in names]
     found = [
         {"tasks": each.train.tasks, "samples": each.train.samples, "steps": each.train.minibatches * each.train.epochs,
          "decay": each.optimizer.decay, "rank": each.lora.rank, "seed": each.seed}
@@ -159,6 +166,9 @@ def plot(study: Mapping[str, Any], path: Path) -> None:
     bars.set(xlabel="held-out accuracy, temperature 0.7", yticks=range(len(study["entries"])), xlim=(0, None))
     bars.set_yticklabels(list(study["entries"]), fontsize=8)
     bars.invert_yaxis()
+    if not study["entries"]:
+        bars.remove()
+        curves.set_subplotspec(figure.add_gridspec(1, 1)[0])
     for axes in (curves, bars):
         axes.grid(alpha=0.3)
         for side in ("top", "right"):

@@ -38,12 +38,13 @@ def page(studies: Sequence[Mapping[str, Any]]) -> str:
 def section(study: Mapping[str, Any]) -> str:
     entries = study["entries"]
     rows = [HEADER, ("---",) * len(HEADER), *(cells(name, row, entries) for name, row in entries.items())]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows) if entries else ""
     machines = ", ".join(sorted({sitting["machine"] for sitting in study["sittings"]}))
-    shared = max(sitting["jobs"] for sitting in study["sittings"])
-    tasks = next(iter(entries.values()))["measured"]["sampled"]["tasks"]
+    jobs = max(sitting["jobs"] for sitting in study["sittings"])
+    company = f"shared by up to {jobs} runs at a time" if jobs > 1 else "one run at a time"
+    counts = [row["measured"]["sampled"]["tasks"] for row in entries.values()]
     settings = study["settings"]
-    said = [f"{tasks:,} held-out tasks; {machines}, shared by up to {shared} runs at a time."]
+    said = [f"{counts[0]:,} held-out tasks; {machines}, {company}." if counts else f"{machines}, {company}."]
     if settings:
         falling = (
             ", a learning rate that falls linearly to a tenth at the planned end"
@@ -60,7 +61,8 @@ def section(study: Mapping[str, Any]) -> str:
     failed = sum(each["failed"] for row in entries.values() for each in row["measured"].values())
     if failed:
         said.append(f"{failed} held-out episodes failed and count as wrong.")
-    missing = sorted({name for sitting in study["sittings"] for name in sitting["entries"]} - entries.keys())
+    wanted = {name for sitting in study["sittings"] for name in sitting["entries"]}
+    missing = sorted(wanted - entries.keys() - study["unmeasured"].keys())
     if missing:
         said.append(f"Not measured: {', '.join(f'`{name}`' for name in missing)}.")
     said += [unmeasured(name, row) for name, row in study["unmeasured"].items()]

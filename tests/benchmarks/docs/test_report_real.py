@@ -118,6 +118,27 @@ def test_what_was_missed_and_what_is_missing_is_said(out: Path, tmp_path: Path) 
     assert "MATH has not" not in page([study, {**study, "name": "math-small"}])
 
 
+def test_a_run_that_had_the_machine_to_itself_shared_it_with_none(out: Path, tmp_path: Path) -> None:
+    (out / "gsm8k-small" / "sittings.jsonl").write_text(json.dumps({**SITTING, "jobs": 1}) + "\n")
+    write_report(out, tmp_path / "docs")
+    assert "4 held-out tasks; a GPU, one run at a time." in (tmp_path / "docs/results.md").read_text()
+
+
+def test_a_study_of_which_nothing_was_measured_has_its_training_and_no_table(tmp_path: Path) -> None:
+    folder = tmp_path / "out" / "gsm8k-small"
+    trained(folder, "duo-token", [0.1, 0.3, 0.2], lr=0.01)
+    (folder / "sittings.jsonl").write_text(json.dumps({**SITTING, "entries": ["duo-token"]}) + "\n")
+    write_report(folder.parent, tmp_path / "docs")
+    text = " ".join((tmp_path / "docs/results.md").read_text().split())
+    assert "## gsm8k-small a GPU, shared by up to 4 runs at a time. Training: 32 tasks × 4 episodes" in text
+    assert "was not measured: in 3 iterations its accuracy in training was 30.0 % at best and 20.0 % at last" in text
+    assert "Not measured" not in text
+    assert "| team |" not in text
+    row = json.loads((tmp_path / "docs/results/real-gsm8k-small.json").read_text())["unmeasured"]["duo-token"]
+    assert row["seconds"] == {"rollout": 9.0, "credit": 3.0, "update": 12.0}
+    assert row["tokens"] == {"rollout": 3_000_000, "update": 7_500_000}
+
+
 def test_the_page_says_what_the_recorded_figures_say() -> None:
     assert (ROOT / "docs/results.md").read_text() == make_page(ROOT / "docs/results"), (
         "python benchmarks/learning/real.py report"
