@@ -143,6 +143,10 @@ ROOMS: Mapping[str, Room] = {
             {"types", "version", "threads", "terminal", "config", "envs", "engines", "rollouts", "training"}
         ),
         libraries=frozenset({"torch", "pydantic", "safetensors"}),
+        lazily=True,
+    ),
+    "distributed.ray_worker": Room(  # loaded by those who have Ray
+        marft=frozenset({"types", "distributed"}), libraries=frozenset({"ray"})
     ),
     "evaluation": Room(
         marft=frozenset(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -93,6 +94,19 @@ class RolloutConfig(Section):
     patience: Annotated[float, Field(gt=0)] = 45.0  # seconds without a sign of life after which a worker is replaced
 
 
+def check_address(address: str) -> str:
+    """`local`, `auto`, `HOST:PORT` or `ray://HOST:PORT`; ValueError for any other."""
+    if address not in ("local", "auto") and not re.fullmatch(r"(ray://)?[^\s/:@]+:[0-9]{1,5}", address):
+        raise ValueError(f"{address!r} is no cluster; give local, auto, HOST:PORT or ray://HOST:PORT")
+    return address
+
+
+class ClusterConfig(Section):
+    """Where workers run: as processes of this machine, or as actors of a Ray cluster."""
+
+    address: Annotated[Text, AfterValidator(check_address)] | None = None  # None: processes, without Ray
+
+
 def check_engine(name: str) -> str:
     """The name of a built-in engine, or `package.module:Class`; ValueError for any other."""
     if ":" in name:
@@ -171,6 +185,7 @@ class Config(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()
     rollout: RolloutConfig = RolloutConfig()
+    cluster: ClusterConfig = ClusterConfig()
     engine: EngineConfig = EngineConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -282,5 +297,9 @@ class Config(Section):
             )
         if rollout.gpus and not self.workers:
             raise ValueError("rollout.gpus: they are the workers', and this process plays; give rollout.workers")
+        if self.cluster.address is not None and not self.workers:
+            raise ValueError("cluster.address: workers run there, and this process plays; give rollout.workers")
+        if self.cluster.address is not None and rollout.gpus:
+            raise ValueError("rollout.gpus: Ray gives each worker a GPU of its own; drop it, or cluster.address")
         if self.workers and self.engine.name == "vllm" and self.engine.url is not None:
             raise ValueError("rollout.workers: a server is one engine for all; drop engine.url or the workers")
