@@ -24,7 +24,7 @@ from benchmarks.docs.report_real import make_page
 from benchmarks.docs.sentences import SENTENCES, put, read
 from benchmarks.docs.wrapping import wrapped
 from benchmarks.learning import studies, tictactoe
-from benchmarks.robustness import rates, ray_recovery
+from benchmarks.robustness import rates
 from marft.config import load_config, recipes
 from marft.evaluation.comparison.folder import Cell, Question
 from marft.evaluation.comparison.report import make_report, report_markdown
@@ -146,7 +146,6 @@ PARTS: Mapping[tuple[str, str], Callable[[Path], str]] = {
     ("docs/comparing.md", "compare"): compared,
     ("docs/games.md", "tictactoe"): lambda results: tictactoe.table(read(results, "tictactoe")),
     ("docs/grading.md", "grading"): lambda results: report_grading.comparison(read(results, "grading")),
-    ("docs/ray.md", "ray"): lambda results: ray_recovery.table(read(results, "ray")),
     ("docs/collapse.md", "rates-nano"): lambda results: rates.nano_table(read(results, "rates-nano")),
     ("docs/collapse.md", "rates-real"): lambda results: rates.real_table(read(results, "rates-real")),
 }

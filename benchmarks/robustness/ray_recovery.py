@@ -1,6 +1,6 @@
-"""How soon are players of a Ray cluster there, and there again? Two nodes on this machine; writes ray.json and prints it.
+"""How soon are players of a Ray cluster there, and there again? Two nodes on this machine; prints JSON.
 
-python benchmarks/robustness/ray_recovery.py [--out docs/results] [--trials 3]
+python benchmarks/robustness/ray_recovery.py [--trials 3]
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ import argparse
 import json
 import os
 import signal
-import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from marft.config import Config, load_config
@@ -22,14 +20,7 @@ from marft.distributed.ray_cluster import RayLauncher
 from marft.distributed.ray_connection import ALONE, HEALTH
 from marft.distributed.remote_worker import RemoteWorker, WorkerLost
 
-PATIENCE_S = 15.0
-LABELS = {
-    "local": "a local Ray with two places, from nothing",
-    "player": "a player of the default team, from its launch to its first answer",
-    "killed": "a player that is killed",
-    "node": "a player whose node ends",
-    "stopped": f"a player that is stopped, with `rollout.patience={PATIENCE_S:g}`",
-}
+PATIENCE_S = 30.0
 
 
 def config_at(address: str) -> Config:
@@ -128,31 +119,11 @@ def local_start() -> float:
         launcher.close()
 
 
-def table(data: Mapping[str, Any]) -> str:
-    """Medians and worst cases."""
-    lines = ["| what | until it is noticed, s | until another is ready, s |", "|---|---|---|"]
-    for name, label in LABELS.items():
-        rows = data[name]
-        if isinstance(rows[0], dict):
-            cells = [spread([row[key] for row in rows]) for key in ("noticed", "ready")]
-        else:
-            cells = ["–", spread(rows)]
-        lines.append(f"| {label} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def spread(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.1f} ({min(values):.1f} – {max(values):.1f})"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("docs/results"))
     parser.add_argument("--trials", type=int, default=3)
     arguments = parser.parse_args()
-    data = measure(arguments.trials)
-    (arguments.out / "ray.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(data))
+    print(json.dumps(measure(arguments.trials)))
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def test_the_token_is_there_while_ray_starts_and_then_no_more(monkeypatch: pytes
     assert "RAY_AUTH_TOKEN" not in os.environ
     monkeypatch.setenv("RAY_AUTH_TOKEN", "of the user's cluster")
     with token_given():
-        assert os.environ["RAY_AUTH_TOKEN"] == first
+        assert os.environ["RAY_AUTH_TOKEN"] == "of the user's cluster"
     assert os.environ["RAY_AUTH_TOKEN"] == "of the user's cluster"
 
 

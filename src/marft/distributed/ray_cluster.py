@@ -33,6 +33,7 @@ class RayLauncher:
     def __init__(self, config: Config, device: str, threads: int | None) -> None:
         self.config, self.device = config, device
         self.threads = threads or torch.get_num_threads()
+        self._connected = False
         self._local: LocalRay | None = None
         self._group: Any = None
         self._workers: dict[int, RayWorker] = {}  # the last of each number
@@ -52,6 +53,7 @@ class RayLauncher:
                 self._local = LocalRay(self.config.workers * self.threads, self.device)
             else:
                 connect(address)
+            self._connected = True
             self._reserve()
         except BaseException:
             self.close()
@@ -77,12 +79,13 @@ class RayLauncher:
 
     def close(self) -> None:
         """What is reserved is free again; a local Ray ends."""
-        if self._group is not None:
+        if self._connected:
             import ray
 
-            ray.util.remove_placement_group(self._group)
+            if self._group is not None:
+                ray.util.remove_placement_group(self._group)
             ray.shutdown()
-            self._group = None
+            self._connected, self._group = False, None
         if self._local is not None:
             self._local.close()
 

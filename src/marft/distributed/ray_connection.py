@@ -46,7 +46,7 @@ class ClusterError(MarftError):
 
 class LocalRay:
     """A Ray of this machine with so many CPUs, and the GPUs that are not the learner's `device`. It ends with this process,
-    and only who knows a random token of this process can speak to it."""
+    and only who knows the token of this process can speak to it."""
 
     def __init__(self, cpus: int, device: str) -> None:
         if "ray" in sys.modules and os.environ.get("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER") != "0":
@@ -143,15 +143,16 @@ def load_ray() -> Any:
 
 @contextmanager
 def token_given() -> Iterator[None]:
-    """Where Ray reads it, which it does once; what environments start later does not."""
-    before = os.environ.get("RAY_AUTH_TOKEN")
+    """Where Ray reads it, which it does once: the user's own, or a random one that what environments start later does not
+    see."""
+    if "RAY_AUTH_TOKEN" in os.environ:
+        yield
+        return
     os.environ["RAY_AUTH_TOKEN"] = local_token()
     try:
         yield
     finally:
         del os.environ["RAY_AUTH_TOKEN"]
-        if before is not None:
-            os.environ["RAY_AUTH_TOKEN"] = before
 
 
 @cache
