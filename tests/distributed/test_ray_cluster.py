@@ -149,7 +149,10 @@ def test_a_player_that_is_stopped_is_replaced(
     assert digest(run) == digest(plain)
     [line] = incidents(run)
     assert "15 s (rollout.patience)" in line
-    assert not Path(f"/proc/{stopped[0]}").exists()
+    ended = time.monotonic()
+    while Path(f"/proc/{stopped[0]}").exists():  # Ray asks it to end, and kills it five seconds later
+        assert time.monotonic() - ended < 20
+        time.sleep(0.1)
 
 
 def test_the_players_of_a_node_that_ends_are_replaced_elsewhere(
@@ -165,8 +168,9 @@ def test_the_players_of_a_node_that_ends_are_replaced_elsewhere(
     run = played_by(tmp_path / "run", cluster.address)
     assert digest(run) == digest(plain)
     cluster.add_node(num_cpus=2)
-    [line] = incidents(run)
-    assert "ended by itself" in line
+    lines = incidents(run)  # until the node is known to be gone, another player may be sent there in vain
+    assert 1 <= len(lines) <= 2
+    assert all("ended by itself" in line for line in lines)
     assert time.monotonic() - harmed[0] < 60
 
 
