@@ -148,6 +148,10 @@ ROOMS: Mapping[str, Room] = {
             {"types", "version", "openmp", "terminal", "config", "envs", "engines", "rollouts", "training"}
         ),
         libraries=frozenset({"torch", "pydantic", "safetensors"}),
+        lazily=True,
+    ),
+    "distributed.ray_worker": Room(  # loaded by those who have Ray
+        marft=frozenset({"types", "distributed"}), libraries=frozenset({"ray"})
     ),
     "evaluation": Room(
         marft=frozenset(

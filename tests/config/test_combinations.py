@@ -255,6 +255,13 @@ VLLM = "engine.name=vllm"
 ROLLOUTS = [
     refusal("rollout.gpus=[1]", "rollout.gpus", "they are the workers', and this process plays; give rollout.workers",
             "rollout.gpus=[1] & rollout.workers=1", "rollout.gpus=[1] & train.lag=1"),
+    refusal("cluster.address=local", "cluster.address", "workers run there, and this process plays; give rollout.workers",
+            "cluster.address=local & rollout.workers=1", "cluster.address=local & train.lag=1"),
+    refusal("cluster.address=auto & rollout.workers=1 & rollout.gpus=[1]", "rollout.gpus",
+            "Ray gives each worker a GPU of its own; drop it, or cluster.address", "cluster.address=auto & rollout.workers=1"),
+    *(refusal(f"cluster.address={wrong} & rollout.workers=1", "cluster.address", "is no cluster; give local, auto, HOST:PORT or ray",
+              f"cluster.address={right} & rollout.workers=1")
+      for wrong, right in (("loca", "local"), ("head", "head:6379"), ("http://head:80", "ray://head:10001"))),
     refusal(f"{VLLM} & engine.url=http://h & rollout.workers=2", "rollout.workers", "a server is one engine for all; drop",
             f"{VLLM} & rollout.workers=2", f"{VLLM} & engine.url=http://h"),
 ]  # fmt: skip

@@ -20,6 +20,7 @@ from toys import rows
 from marft.config import parse, to_yaml
 from marft.distributed import fleet, worker_process
 from marft.distributed.fleet import WorkersFailed
+from marft.distributed.player import package_versions
 from marft.distributed.worker_process import WorkerProcess
 from marft.envs.processes import descendants
 from marft.types import MarftError
@@ -136,9 +137,9 @@ def test_workers_that_all_die_end_the_run(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_worker_of_another_version_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet, "__version__", "0.0.0")
+    monkeypatch.setattr(fleet, "package_versions", lambda: {**package_versions(), "torch": "0.0.0"})
     with pytest.raises(
-        MarftError, match=r"^a worker says: the trainer has marft 0\.0\.0 and a worker .*; install the same"
+        MarftError, match=r"^a worker says: the trainer has torch 0\.0\.0 and a worker on .*; install the same"
     ):
         with_workers(tmp_path / "run", 1, 1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -106,6 +107,19 @@ class LearnerConfig(Section):
     ranks: Annotated[int, Field(ge=1)] = 1  # processes that share a minibatch, on GPUs one a GPU
 
 
+def check_address(address: str) -> str:
+    """`local`, `auto`, `HOST:PORT` or `ray://HOST:PORT`; ValueError for any other."""
+    if address not in ("local", "auto") and not re.fullmatch(r"(ray://)?[^\s/:@]+:[0-9]{1,5}", address):
+        raise ValueError(f"{address!r} is no cluster; give local, auto, HOST:PORT or ray://HOST:PORT")
+    return address
+
+
+class ClusterConfig(Section):
+    """Where workers run: as processes of this machine, or as actors of a Ray cluster."""
+
+    address: Annotated[Text, AfterValidator(check_address)] | None = None  # None: processes, without Ray
+
+
 class EngineConfig(Section):
     """What generates: our own engine, vLLM in this process or, at `url`, as a server on this machine, or yours."""
 
@@ -168,6 +182,7 @@ class Config(Section):
     train: TrainConfig = TrainConfig()
     rollout: RolloutConfig = RolloutConfig()
     learner: LearnerConfig = LearnerConfig()
+    cluster: ClusterConfig = ClusterConfig()
     engine: EngineConfig = EngineConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -293,5 +308,9 @@ class Config(Section):
         rollout = self.rollout
         if rollout.gpus and not self.workers:
             raise ValueError("rollout.gpus: they are the workers', and this process plays; give rollout.workers")
+        if self.cluster.address is not None and not self.workers:
+            raise ValueError("cluster.address: workers run there, and this process plays; give rollout.workers")
+        if self.cluster.address is not None and rollout.gpus:
+            raise ValueError("rollout.gpus: Ray gives each worker a GPU of its own; drop it, or cluster.address")
         if self.workers and self.engine.name == "vllm" and self.engine.url is not None:
             raise ValueError("rollout.workers: a server is one engine for all; drop engine.url or the workers")

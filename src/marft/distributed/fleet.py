@@ -1,4 +1,4 @@
-"""Workers on this machine: processes that play, each with a thread here that gives it work, watches it and replaces it."""
+"""Workers: processes here or on a cluster that play, each with a thread here that gives it work, watches it and replaces it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import torch
 from marft.config import Config
 from marft.distributed.ledger import Ledger
 from marft.distributed.messages import Setup
-from marft.distributed.worker_process import LOOK_S, WorkerLost, WorkerProcess
+from marft.distributed.player import package_versions
+from marft.distributed.remote_worker import LOOK_S, Launcher, RemoteWorker, WorkerLost
+from marft.distributed.worker_process import ProcessLauncher
 from marft.engines.base import Adapters
 from marft.envs.hosting import Host
 from marft.rollouts.players import Assignment, Key, LocalPlayers, Played, Players
 from marft.terminal.status import Status
 from marft.training.build import Assembly
 from marft.types import MarftError
-from marft.version import __version__
 
 DEATHS = 3  # of every worker, with nothing played in between: after them it is no bad luck any more
 
@@ -34,9 +35,10 @@ class WorkerFleet:
     played is played again."""
 
     def __init__(
-        self, config: Config, adapters: Mapping[str, tuple[int, float]], host: Host, status: Status | None = None
-    ) -> None:
-        self.config, self.host, self.status = config, host, status or Status()
+        self, config: Config, adapters: Mapping[str, tuple[int, float]], host: Host, launcher: Launcher,
+        status: Status | None = None,
+    ) -> None:  # fmt: skip
+        self.config, self.host, self.launcher, self.status = config, host, launcher, status or Status()
         self.threads = threads_of_a_process(config)
         self._setups = [self._setup(adapters, number) for number in range(config.workers)]
         self._changed = threading.Condition()  # guards all below
@@ -96,6 +98,7 @@ class WorkerFleet:
             self._changed.notify_all()
         for thread in self._supervisors:
             thread.join()
+        self.launcher.close()
 
     def _start(self) -> None:
         if self.threads is not None:
@@ -114,7 +117,7 @@ class WorkerFleet:
             adapters=adapters,
             device=f"cuda:{gpus[number % len(gpus)]}" if gpus else device,
             threads=self.threads,
-            version=__version__,
+            versions=package_versions(),
         )
 
     # --- in a supervisor's thread ------------------------------------------------------------------------------------
@@ -122,7 +125,7 @@ class WorkerFleet:
         """One worker after the other, until the fleet is closed or cannot go on."""
         while self._is_running():
             try:
-                worker = WorkerProcess(setup, self.config.rollout.patience, self._is_running)
+                worker = self.launcher.launch(number, setup, self._is_running)
                 try:
                     self._give_work(number, worker)
                 finally:
@@ -132,7 +135,7 @@ class WorkerFleet:
             except BaseException as error:  # it is raised where somebody waits for what was played
                 self._fail(error)
 
-    def _give_work(self, number: int, worker: WorkerProcess) -> None:
+    def _give_work(self, number: int, worker: RemoteWorker) -> None:
         worker.wait_until_ready()
         while self._is_running():
             with self._changed:
@@ -171,9 +174,21 @@ class WorkerFleet:
 
 def open_players(config: Config, parts: Assembly) -> Players:
     """Those whom the config asks for; whoever opens them closes them."""
-    if config.workers:
-        return WorkerFleet(config, parts.adapter_sizes, parts.runner.host, parts.runner.status)
-    return LocalPlayers(config, parts.runner, parts)
+    if not config.workers:
+        return LocalPlayers(config, parts.runner, parts)
+    runner, launcher = parts.runner, make_launcher(config, parts.device)
+    runner.status.begin("looking for a place for the workers")
+    launcher.open()
+    return WorkerFleet(config, parts.adapter_sizes, runner.host, launcher, runner.status)
+
+
+def make_launcher(config: Config, device: str) -> Launcher:
+    """Of processes, or of actors on a cluster; `device` is the learner's."""
+    if config.cluster.address is None:
+        return ProcessLauncher(config.rollout.patience)
+    from marft.distributed.ray_cluster import RayLauncher  # Ray is loaded by those who need it
+
+    return RayLauncher(config, device, threads_of_a_process(config))
 
 
 def threads_of_a_process(config: Config) -> int | None:

@@ -34,7 +34,7 @@ class Setup:
     adapters: Mapping[str, tuple[int, float]]  # rank and alpha
     device: str
     threads: int | None
-    version: str  # of marft
+    versions: Mapping[str, str]  # of the trainer's packages
 
 
 SETUPS = TypeAdapter(Setup)

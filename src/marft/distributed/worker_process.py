@@ -1,59 +1,25 @@
-"""A worker as its supervisor sees it: a process that is told, listened to, and given up when it gives no sign of life."""
+"""Workers that are processes on this machine, spoken to over pipes."""
 
 from __future__ import annotations
 
 import io
-import queue
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
-from marft.distributed import messages
 from marft.distributed.messages import Setup
-from marft.engines.base import Adapters
+from marft.distributed.remote_worker import RemoteWorker, WorkerLost
 from marft.envs.processes import ChildProcess, read_frames, to_frame
-from marft.rollouts.players import Assignment, Played
-from marft.types import MarftError, Task
-
-LOOK_S = 0.2  # between two looks whether anybody still wants an answer
 
 
-class WorkerLost(Exception):
-    """It died, or gave no sign of life for too long; what it was doing can be done by another."""
-
-
-class WorkerProcess:
-    """Spoken to by one thread. `is_wanted` says whether its answers still are."""
+class WorkerProcess(RemoteWorker):
+    """`python -m marft.distributed.worker`."""
 
     def __init__(self, setup: Setup, patience: float, is_wanted: Callable[[], bool]) -> None:
-        self.patience, self.is_wanted = patience, is_wanted
-        self._adapters: Adapters = {}  # that it has
-        self._heard = time.monotonic()
-        self._said: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        super().__init__(setup, patience, is_wanted)
         variables = {} if setup.threads is None else {"OMP_NUM_THREADS": str(setup.threads)}
         self.process = ChildProcess("marft.distributed.worker", variables=variables)
         threading.Thread(target=self._listen, daemon=True).start()
-        self._tell(messages.pack_setup(setup))
-
-    def wait_until_ready(self) -> None:
-        """Until its team is built."""
-        self._next_message(messages.READY)
-
-    def play(self, assignment: Assignment, adapters: Adapters, tasks: Sequence[Task]) -> Played:
-        """What came of an assignment; these adapters are sent where it does not have them yet."""
-        if adapters is not self._adapters:
-            self._tell(messages.pack_adapters(assignment.version, adapters))
-            self._adapters = adapters
-        self._tell(messages.pack_assignment(assignment))
-        return messages.unpack_played(self._next_message(messages.PLAYED), tasks)
-
-    def check(self) -> None:
-        """Raise WorkerLost where an idle worker has gone."""
-        with suppress(queue.Empty):
-            while True:
-                self._hear(self._said.get_nowait())
-        self._check_patience()
 
     def close(self) -> None:
         """It ends at once, with all that it started."""
@@ -77,29 +43,22 @@ class WorkerProcess:
         finally:
             killing.cancel()
 
-    def _next_message(self, kind: bytes) -> bytes:
-        """The body of the next message of that kind."""
-        while self.is_wanted():
-            try:
-                message = self._hear(self._said.get(timeout=LOOK_S))
-            except queue.Empty:
-                self._check_patience()
-                continue
-            if message[:1] == kind:
-                return message[1:]
-        raise WorkerLost("is not wanted any more")
+    def _end_reason(self) -> str:
+        return f"ended by itself (exit code {self.process.wait()})"
 
-    def _hear(self, message: bytes | None) -> bytes:
-        if message is None:
-            raise WorkerLost(f"ended by itself (exit code {self.process.wait()})")
-        self._heard = time.monotonic()
-        if message[:1] == messages.FAILED:
-            failure = messages.unpack_failure(message[1:])
-            if failure.ours:
-                raise RuntimeError(f"a worker broke; its own trace:\n{failure.trace}")
-            raise MarftError(f"a worker says: {failure.line}", trace=failure.trace)
-        return message
 
-    def _check_patience(self) -> None:
-        if (silent := time.monotonic() - self._heard) > self.patience:
-            raise WorkerLost(f"gave no sign of life for {silent:.0f} s (rollout.patience)")
+class ProcessLauncher:
+    """Nothing has to be there for processes."""
+
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
+
+    def open(self) -> None:
+        """Nothing to do."""
+
+    def launch(self, number: int, setup: Setup, is_wanted: Callable[[], bool]) -> WorkerProcess:
+        """A process of its own."""
+        return WorkerProcess(setup, self.patience, is_wanted)
+
+    def close(self) -> None:
+        """Whoever launched a worker has closed it."""

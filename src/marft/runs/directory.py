@@ -25,7 +25,7 @@ from marft.types import MarftError
 FREE = (
     "train.iterations", "train.budget", "track", "eval", "checkpoint",
     "train.tokens", "train.recompute", "train.failures", "engine.slots", "engine.memory",
-    "rollout", "learner", "train.on_collapse", "optimizer.lr",
+    "rollout", "learner", "cluster", "train.on_collapse", "optimizer.lr",
 )  # fmt: skip
 
 

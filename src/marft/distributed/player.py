@@ -1,0 +1,117 @@
+"""What a worker does, wherever it runs: it builds a team, an engine and an environment of its own, and plays what it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import threading
+import traceback
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:  # torch comes with them; it is loaded by the thread that plays
+    from marft.config import Config
+    from marft.distributed.messages import Setup
+
+BEAT_S = 1.0
+T = TypeVar("T")
+
+
+class Mouth:
+    """Says one message at a time, from any thread; and once a second that it lives, as long as what it plays moves on."""
+
+    def __init__(self, say: Callable[[bytes], None]) -> None:
+        self.say = say
+        self.playing = False
+        self.moved = True  # since the last beat
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    async def watch(self, play: Coroutine[Any, Any, T]) -> T:
+        """What the play gives; while the event loop turns, it moves on."""
+
+        async def turn() -> None:
+            while True:
+                self.moved = True
+                await asyncio.sleep(BEAT_S / 4)
+
+        turning = asyncio.create_task(turn())
+        try:
+            return await play
+        finally:
+            turning.cancel()
+
+    def _beat(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(BEAT_S):
+            if self.moved or not self.playing:
+                self.moved = False
+                self.say(b"H")
+
+
+def work(mouth: Mouth, receive: Callable[[], bytes]) -> None:
+    """Build the team, then play assignment after assignment; returns only when it cannot go on, and has said why."""
+    try:
+        build_and_play(mouth, receive)
+    except BaseException as error:
+        from marft.distributed.messages import Failure, pack_failure
+        from marft.types import MarftError
+
+        ours = not isinstance(error, (MarftError, OSError, MemoryError))
+        line = str(error) or type(error).__name__
+        mouth.say(pack_failure(Failure(line=line, trace=traceback.format_exc(), ours=ours)))
+
+
+def build_and_play(mouth: Mouth, receive: Callable[[], bytes]) -> None:
+    """The first message is the setup."""
+    from marft.distributed import messages
+    from marft.rollouts.event_loop import one_loop, run_async
+    from marft.rollouts.players import Played, playing
+    from marft.training.build import assemble
+
+    setup = messages.SETUPS.validate_json(receive()[1:])
+    config = prepare(setup, package_versions())
+    with one_loop(), assemble(config, specs=setup.adapters, reads=("train",)) as parts:
+        mouth.say(messages.READY)
+        while True:
+            message = receive()
+            kind, body = message[:1], message[1:]
+            if kind == messages.ADAPTERS:
+                version, adapters = messages.unpack_adapters(body)
+                parts.publish(version, adapters)
+                continue
+            assignment, before = messages.ASSIGNMENTS.validate_json(body), parts.tokens
+            mouth.playing = True
+            episodes = run_async(mouth.watch(playing(config, parts.runner, assignment)))
+            mouth.playing = False
+            mouth.say(messages.pack_played(Played(episodes=episodes, tokens=parts.tokens - before)))
+
+
+def prepare(setup: Setup, versions: dict[str, str]) -> Config:
+    """The config of this worker, whose engine is on its device; threads are set."""
+    import torch
+
+    from marft.config import parse
+    from marft.types import MarftError
+
+    for package, ours in versions.items():
+        if (theirs := setup.versions.get(package)) != ours:
+            raise MarftError(
+                f"the trainer has {package} {theirs} and a worker on {platform.node()} {ours}; install the same version in "
+                "both places"
+            )
+    if setup.threads is not None:
+        torch.set_num_threads(setup.threads)
+    return parse({**setup.config, "device": setup.device, "learner": {"ranks": 1}})
+
+
+def package_versions() -> dict[str, str]:
+    """What a trainer and its workers must have in common."""
+    import torch
+
+    from marft.version import __version__
+
+    return {
+        "marft": __version__,
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "torch": torch.__version__.partition("+")[0],  # the rest says for which device it was built
+    }

@@ -1,0 +1,105 @@
+"""A worker as its supervisor sees it: told, listened to, and given up when it gives no sign of life."""
+
+from __future__ import annotations
+
+import queue
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from marft.distributed import messages
+from marft.distributed.messages import Setup
+from marft.engines.base import Adapters
+from marft.rollouts.players import Assignment, Played
+from marft.types import MarftError, Task
+
+LOOK_S = 0.2  # between two looks whether anybody still wants an answer
+
+
+class WorkerLost(Exception):
+    """It died, or gave no sign of life for too long; what it was doing can be done by another."""
+
+
+class RemoteWorker(ABC):
+    """Spoken to by one thread; another puts into `_said` what it says, and None at its end. `is_wanted` says whether its
+    answers still are."""
+
+    def __init__(self, setup: Setup, patience: float, is_wanted: Callable[[], bool]) -> None:
+        self.setup, self.patience, self.is_wanted = setup, patience, is_wanted
+        self._adapters: Adapters = {}  # that it has
+        self._heard = time.monotonic()
+        self._said: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+
+    def wait_until_ready(self) -> None:
+        """Until its team is built."""
+        self._tell(messages.pack_setup(self.setup))
+        self._next_message(messages.READY)
+
+    def play(self, assignment: Assignment, adapters: Adapters, tasks: Sequence[Task]) -> Played:
+        """What came of an assignment; these adapters are sent where it does not have them yet."""
+        if adapters is not self._adapters:
+            self._tell(messages.pack_adapters(assignment.version, adapters))
+            self._adapters = adapters
+        self._tell(messages.pack_assignment(assignment))
+        return messages.unpack_played(self._next_message(messages.PLAYED), tasks)
+
+    def check(self) -> None:
+        """Raise WorkerLost where an idle worker has gone."""
+        with suppress(queue.Empty):
+            while True:
+                self._hear(self._said.get_nowait())
+        self._check_patience()
+
+    @abstractmethod
+    def close(self) -> None:
+        """It ends at once, with all that it started."""
+
+    @abstractmethod
+    def _tell(self, message: bytes) -> None:
+        """WorkerLost where it cannot be told."""
+
+    @abstractmethod
+    def _end_reason(self) -> str:
+        """How a worker ended that says nothing any more; an error where every other one would end so."""
+
+    def _next_message(self, kind: bytes) -> bytes:
+        """The body of the next message of that kind."""
+        while self.is_wanted():
+            try:
+                message = self._hear(self._said.get(timeout=LOOK_S))
+            except queue.Empty:
+                self._check_patience()
+                continue
+            if message[:1] == kind:
+                return message[1:]
+        raise WorkerLost("is not wanted any more")
+
+    def _hear(self, message: bytes | None) -> bytes:
+        if message is None:
+            raise WorkerLost(self._end_reason())
+        self._heard = time.monotonic()
+        if message[:1] == messages.FAILED:
+            failure = messages.unpack_failure(message[1:])
+            if failure.ours:
+                raise RuntimeError(f"a worker broke; its own trace:\n{failure.trace}")
+            raise MarftError(f"a worker says: {failure.line}", trace=failure.trace)
+        return message
+
+    def _check_patience(self) -> None:
+        if (silent := time.monotonic() - self._heard) > self.patience:
+            raise WorkerLost(f"gave no sign of life for {silent:.0f} s (rollout.patience)")
+
+
+class Launcher(Protocol):
+    """Where workers run."""
+
+    def open(self) -> None:
+        """Before the first worker, in the thread that will close it."""
+
+    def launch(self, number: int, setup: Setup, is_wanted: Callable[[], bool]) -> RemoteWorker:
+        """A worker that is being built; whoever launched it closes it."""
+
+    def close(self) -> None:
+        """Nothing is left running; may be called again."""
