@@ -122,7 +122,9 @@ def prepare(setup: Setup, version: str) -> Any:
         )
     if setup.threads is not None:
         torch.set_num_threads(setup.threads)
-    return parse({**setup.config, "device": setup.device})
+    engine = setup.config["engine"] | ({} if setup.memory is None else {"memory": setup.memory})
+    alone = {"workers": 0}  # it plays by itself, and what others take of its device is reckoned with
+    return parse({**setup.config, "device": setup.device, "engine": engine, "rollout": alone})
 
 
 if __name__ == "__main__":

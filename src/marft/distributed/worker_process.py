@@ -31,7 +31,8 @@ class WorkerProcess:
         self._adapters: Adapters = {}  # that it has
         self._heard = time.monotonic()
         self._said: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        variables = {} if setup.threads is None else {"OMP_NUM_THREADS": str(setup.threads)}
+        given = {"OMP_NUM_THREADS": setup.threads, "CUDA_VISIBLE_DEVICES": setup.gpu}
+        variables = {name: str(value) for name, value in given.items() if value is not None}
         self.process = ChildProcess("marft.distributed.worker", variables=variables)
         threading.Thread(target=self._listen, daemon=True).start()
         self._tell(messages.pack_setup(setup))
