@@ -95,9 +95,12 @@ ROOMS: Mapping[str, Room] = {
     "engines.kernels": Room(libraries=frozenset({"torch", "triton"})),
     "engines.sampling": Room(libraries=frozenset({"torch"}), lazily=True),
     "engines.stop_tokens": Room(marft=frozenset({"models"}), libraries=frozenset({"torch"})),
-    "engines.vllm.server": Room(
-        marft=frozenset({"types", "config", "engines", "models"}), libraries=frozenset({"httpx2"})
-    ),
+    **{
+        f"engines.vllm.{name}": Room(
+            marft=frozenset({"types", "config", "engines", "models"}), libraries=frozenset({"httpx2"})
+        )
+        for name in ("discovery", "server")
+    },
     "engines.openai": Room(marft=frozenset({"types"}), libraries=frozenset({"httpx2"})),
     "engines.connections": Room(marft=frozenset({"types"}), libraries=frozenset({"httpx2"})),
     "engines.scripted": Room(marft=frozenset({"types", "import_paths", "untrusted_values"})),

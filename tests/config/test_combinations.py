@@ -269,6 +269,18 @@ ENGINES = [
     refusal("engine.options={a: 1}", "engine.options", "they are for an engine of your own, and local has none; drop them",
             "engine.name=m:Mine & engine.options={a: 1}"),
     refusal("engine.url=http://h", "engine.url", "only vLLM has one; say engine.name=vllm", f"{VLLM} & engine.url=http://h"),
+    *(refusal(f"{VLLM} & engine.url={given}", "engine.url", said, f"{VLLM} & engine.url=[http://h:1,http://h:2]")
+      for given, said in (
+          ("[]", "it names no server; give http://127.0.0.1:8000, or a list of such addresses"),
+          ("7", "it names no server; give"),
+          ("[http://h, 7]", "it names no server; give"),
+          ("nowhere", "not an endpoint's address; write it like"),
+          ("[http://h, nowhere]", "not an endpoint's address; write it like"),
+          ("[http://h, http://me:sesame@h]", "would be saved with the run; drop it and give the key by VLLM_API_KEY"),
+          ("[http://h, http://h/v1/]", "it names one server twice; drop one of the two"))),
+    refusal("engine.url=[http://h,http://i]", "engine.url", "only vLLM has one; say engine.name=vllm", f"{VLLM} & engine.url=[http://h,http://i]"),
+    refusal(f"{VLLM} & engine.url=[http://h,http://i] & rollout.workers=2", "rollout.workers", "a server is one engine for all; drop",
+            f"{VLLM} & engine.url=[http://h,http://i]"),
     refusal(f"{VLLM} & engine.url=http://h & engine.memory=0.5", "engine.memory", "a server is told when it is started; drop it", f"{VLLM} & engine.memory=0.5", "engine.memory=0.5"),
     refusal(f"{VLLM} & {A}.model=other", "engine.name", "vllm serves one base model and this team has 2; use local",
             f"{A}.model=other", f"{VLLM} & {A}.model=nano", f"{VLLM} & {A}.script=m:f"),

@@ -11,17 +11,19 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from quick import resume, settings_of, start
+from quick import config_of, resume, settings_of, start
 from toys import rows
 
 from marft.config import parse, to_yaml
 from marft.distributed import fleet, worker_process
 from marft.distributed.fleet import WorkersFailed
-from marft.distributed.player import package_versions
+from marft.distributed.messages import SETUPS, Setup, pack_setup
+from marft.distributed.player import package_versions, prepare
 from marft.distributed.worker_process import WorkerProcess
+from marft.envs.hosting import Host
 from marft.envs.processes import descendants
 from marft.types import MarftError
 
@@ -165,3 +167,48 @@ def test_workers_end_with_a_trainer_that_is_killed(tmp_path: Path) -> None:
     while any(b"distributed.worker" in command_line(pid) for pid in workers):
         assert time.monotonic() - ended < 5
         time.sleep(0.02)
+
+
+# --- vLLM in every worker ---------------------------------------------------------------------------------------------
+def setups(rollout: dict[str, Any], **engine: Any) -> list[Setup]:
+    """What workers are made from, as they read it."""
+    config = config_of(engine={"name": "vllm", **engine}, rollout=rollout)
+    made = fleet.WorkerFleet(config, {"ann": (8, 16.0)}, cast("Host", None), fleet.ProcessLauncher(1.0))
+    return [SETUPS.validate_json(pack_setup(each)[1:]) for each in made._setups]
+
+
+def test_engines_on_one_device_share_its_memory() -> None:
+    [one, two] = setups({"workers": 2}, memory=0.6)
+    for setup in (one, two):
+        config = prepare(setup, package_versions())
+        assert config.engine.share / config.engines_beside() == pytest.approx(0.2)  # the learner's engine is the third
+    [local] = setups({"workers": 1}, name="local", memory=0.6)
+    assert prepare(local, package_versions()).engine.memory == 0.6
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "beside", "alone"),
+    [
+        ("cuda", [1, 2], [2, 1, 2], 1),
+        ("auto", [0, 1], [3, 1, 3], 3),
+        ("cpu", [0], [2, 2], 1),
+        ("cuda:0", [], [3, 3], 3),
+    ],
+)
+def test_engines_are_counted_gpu_by_gpu(device: str, gpus: list[int], beside: list[int], alone: int) -> None:
+    config = config_of(device=device, rollout={"workers": len(beside), "gpus": gpus})
+    assert [config.engines_beside(number) for number in range(config.workers)] == beside
+    assert config.engines_beside() == alone
+
+
+def test_a_worker_with_vllm_sees_its_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    found = setups({"workers": 3, "gpus": [1, 2]})
+    assert [(setup.device, setup.gpu) for setup in found] == [("cuda", "1"), ("cuda", "2"), ("cuda", "1")]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 7")
+    [setup] = setups({"workers": 1, "gpus": [1]})
+    assert setup.gpu == "7"
+    with pytest.raises(MarftError, match=r"rollout.gpus: CUDA_VISIBLE_DEVICES=4, 7 has no GPU 2"):
+        setups({"workers": 1, "gpus": [2]})
+    [setup] = setups({"workers": 1, "gpus": [1]}, name="local")
+    assert (setup.device, setup.gpu) == ("cuda:1", None)

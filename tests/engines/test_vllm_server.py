@@ -107,7 +107,8 @@ def test_connections_are_closed_with_their_event_loop(fake: Fake) -> None:
     engine = open_at(fake.url)
     ask(engine, "solver")
     ask(engine, "solver")
-    assert engine.backend.connections.by_loop == {}  # type: ignore[attr-defined]
+    [member] = engine.backend.members  # type: ignore[attr-defined]
+    assert member.server.connections.by_loop == {}
 
 
 # --- the key ----------------------------------------------------------------------------------------------------------
@@ -265,14 +266,15 @@ def test_an_answer_has_a_limit_of_size(fake: Fake, monkeypatch: pytest.MonkeyPat
     fake.raw = b" " * (3 << 20)
     with pytest.raises(SpeechError, match="its answer is longer than 2 MB"):
         ask(engine, "solver")
-    monkeypatch.setattr("marft.engines.vllm.server.LARGEST", 10)
+    monkeypatch.setattr("marft.engines.vllm.discovery.LARGEST", 10)
     with pytest.raises(MarftError, match="its answer is longer than 0 MB"):
         check_available(EngineConfig(name="vllm", url=fake.url))
 
 
 def test_a_server_that_drips_has_a_limit_of_time(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("marft.engines.vllm.server.PATIENCE", 0.3)
-    monkeypatch.setattr("marft.engines.vllm.server.SHORT", 0.3)
+    for module in ("discovery", "server", "fleet"):
+        monkeypatch.setattr(f"marft.engines.vllm.{module}.SHORT", 0.3)
     engine = open_at(fake.url)
     fake.drip = 0.1
     began = time.monotonic()

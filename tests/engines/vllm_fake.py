@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -98,14 +99,26 @@ class Fake:
     raw: bytes | None = None  # what it says instead of a completion
     quoted: str = ""  # what its refusals quote
     drip: float = 0.0  # seconds between the bytes of an answer
+    model: str = "m"
+    longest: int = 64
+    loaded: list[str] = field(default_factory=list)  # adapters; a completion by another name is refused
+    speaks: threading.Event | None = None  # completions wait for it
+    mute: threading.Event | None = None  # whatever is asked waits for it, as on a machine that hangs
+    echoes: bool = False  # a completion is the token of its request's seed
+    sockets: set[socket.socket] = field(default_factory=set)
+    kill: Callable[[], None] = lambda: None  # it loses its connections and its adapters
+    revive: Callable[[], None] = lambda: None  # at the same address
+
+    @property
+    def base(self) -> str:
+        return self.url.removesuffix("/v1")
+
+    def cards(self) -> object:
+        base = {"id": self.model, "parent": None, "max_model_len": self.longest}
+        return {"data": [*({"id": name, "parent": "m", "max_model_len": None} for name in ("m@1", *self.loaded)), base]}
 
     def bodies(self, path: str) -> list[Any]:
         return [body for seen, body in self.seen if seen == path]
-
-
-CARDS = {
-    "data": [{"id": "m@1", "parent": "m", "max_model_len": None}, {"id": "m", "parent": None, "max_model_len": 64}]
-}
 
 
 @contextmanager
@@ -116,8 +129,19 @@ def faking() -> Iterator[Fake]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
+            if fake.mute is not None:
+                fake.mute.wait()
             if self.is_welcome():
-                self.answer(CARDS)
+                self.answer(fake.cards())
+
+        def setup(self) -> None:
+            super().setup()
+            fake.sockets.add(self.connection)
+
+        def finish(self) -> None:
+            fake.sockets.discard(self.connection)
+            with suppress(OSError):  # it was killed
+                super().finish()
 
         def is_welcome(self) -> bool:
             given = self.headers["Authorization"]
@@ -135,14 +159,27 @@ def faking() -> Iterator[Fake]:
             if self.path == "/v1/completions" and fake.raw is not None and body.get("top_k") != 1:
                 self.send(fake.raw)
                 return
+            probing = body.get("top_k") == 1
+            for event in () if probing else (fake.speaks, fake.mute):
+                if event is not None and self.path == "/v1/completions":
+                    event.wait()
             choice = fake.choice
-            if body.get("top_k") == 1:
+            if probing:
                 choice = {**choice, "token_ids": [5], "logprobs": {"token_logprobs": [fake.certain]}}
-            status = fake.refuses.get(self.path, 200)
+            elif fake.echoes and "seed" in body:
+                choice = {**choice, "token_ids": [echo_of(body["seed"]), 2]}
+            status = fake.refuses.get(self.path, 200 if self.knows(body.get("model", fake.model)) else 404)
+            if status == 200 and self.path == "/v1/load_lora_adapter":
+                fake.loaded.append(body["lora_name"])
+            if status == 200 and self.path == "/v1/unload_lora_adapter" and body["lora_name"] in fake.loaded:
+                fake.loaded.remove(body["lora_name"])
             self.answer(
                 {"choices": [choice]} if status == 200 else {"error": {"message": f"no such\nthing {fake.quoted}"}},
                 status,
             )
+
+        def knows(self, name: str) -> bool:
+            return name in (fake.model, *fake.loaded)
 
         def answer(self, data: object, status: int = 200) -> None:
             self.send(json.dumps(data).encode(), status)
@@ -161,13 +198,41 @@ def faking() -> Iterator[Fake]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    running: list[tuple[ThreadingHTTPServer, threading.Thread]] = []
+
+    def start(port: int = 0) -> None:
+        server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         server.daemon_threads = True
         fake.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        try:
-            yield fake
-        finally:
-            server.shutdown()
-            thread.join()
+        running.append((server, thread))
+
+    def stop() -> None:
+        server, thread = running.pop()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+    def kill() -> None:
+        stop()
+        for each in list(fake.sockets):
+            with suppress(OSError):  # whoever asked has gone
+                each.shutdown(socket.SHUT_RDWR)
+        fake.loaded.clear()
+
+    fake.kill, fake.revive = kill, lambda: start(int(fake.base.rpartition(":")[2]))
+    start()
+    try:
+        yield fake
+    finally:
+        for event in (fake.speaks, fake.mute):
+            if event is not None:
+                event.set()
+        if running:
+            stop()
+
+
+def echo_of(seed: int) -> int:
+    """The token that stands for a seed."""
+    return 3 + seed % 60

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -147,6 +148,18 @@ def test_every_engine_is_told_of_adapters_and_closed_with_the_run(kind: dict[str
     )
     with pytest.raises(RuntimeError, match="the engine is closed"):
         asyncio.run(engine.generate(request))
+
+
+def test_vllm_in_this_process_leaves_the_workers_their_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    def process(team: Any, **given: Any) -> Any:
+        return SimpleNamespace(longest=64, **given)
+
+    monkeypatch.setattr("marft.engines.vllm.process.Process", process)
+    engine = {"name": "vllm", "memory": 0.6}
+    team = seated().teams[0]
+    for workers, memory in ((0, 0.6), (2, 0.2)):
+        made: Any = build.make_engine(config_of(engine=engine, rollout={"workers": workers}), team, Lockstep())
+        assert made.backend.memory == pytest.approx(memory)
 
 
 def test_vllm_is_told_of_adapters_and_closed_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

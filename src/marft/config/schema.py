@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -121,14 +120,34 @@ class ClusterConfig(Section):
 
 
 class EngineConfig(Section):
-    """What generates: our own engine, vLLM in this process or, at `url`, as a server on this machine, or yours."""
+    """What generates: our own engine, vLLM in this process or, at `url`, as servers on this machine, or yours."""
 
     name: Annotated[str, check_class(*ENGINES)] = "local"  # local, vllm, or a class of your own
     options: dict[str, Any] = Field(default_factory=dict)  # keyword arguments of a class of your own
     slots: Annotated[int, Field(ge=1)] = 256  # rows generated at once
     memory: Annotated[float, Field(gt=0, lt=1)] | None = None  # of a GPU's: what is free for keys, or vLLM's part
-    url: Annotated[Text, AfterValidator(partial(check_url, key="VLLM_API_KEY"))] | None = None
+    url: str | tuple[str, ...] | None = None  # of a vLLM server, or of several
     mismatch: bool = False  # compare the engine's log-probs with the learner's; with vLLM always
+
+    @field_validator("url", mode="before")
+    @classmethod
+    def check_urls(cls, url: Any) -> Any:
+        """Raise a ValueError for what is neither an address nor a list of different ones."""
+        urls = [url] if isinstance(url, str) else url
+        if url is None:
+            return None
+        if not isinstance(urls, list | tuple) or not urls or not all(isinstance(each, str) for each in urls):
+            raise ValueError("it names no server; give http://127.0.0.1:8000, or a list of such addresses")
+        for each in urls:
+            check_url(each, key="VLLM_API_KEY")
+        if len({each.rstrip("/").removesuffix("/v1") for each in urls}) < len(urls):
+            raise ValueError("it names one server twice; drop one of the two")
+        return url
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """All servers; none where vLLM runs in this process."""
+        return (self.url,) if isinstance(self.url, str) else self.url or ()
 
     @property
     def share(self) -> float:
@@ -198,6 +217,18 @@ class Config(Section):
         """Processes that play beside this one."""
         given = self.rollout.workers
         return given if given is not None else int(self.train.lag > 0)
+
+    def device_of(self, worker: int | None) -> str:
+        """Where a worker computes; None: this process."""
+        gpus = self.rollout.gpus
+        return self.device if worker is None or not gpus else f"cuda:{gpus[worker % len(gpus)]}"
+
+    def engines_beside(self, worker: int | None = None) -> int:
+        """Engines on the same device as a worker's (None: this process's), its own included: every process has one."""
+        first = {"auto": "cuda:0", "cuda": "cuda:0"}
+        devices = [self.device_of(each) for each in (None, *range(self.workers))]
+        own = self.device_of(worker)
+        return sum(first.get(each, each) == first.get(own, own) for each in devices)
 
     @property
     def shards(self) -> int:

@@ -111,11 +111,18 @@ class WorkerFleet:
             self._supervisors[-1].start()
 
     def _setup(self, adapters: Mapping[str, tuple[int, float]], number: int) -> Setup:
-        gpus, device = self.config.rollout.gpus, self.config.device
+        config, device = self.config, self.config.device_of(number)
+        memory = gpu = None
+        if config.engine.name == "vllm":  # it takes its memory at once, and of several GPUs the first
+            memory = config.engine.share / config.engines_beside(number)
+            if config.rollout.gpus:
+                gpu, device = visible_gpu(int(device.removeprefix("cuda:"))), "cuda"
         return Setup(
-            config=self.config.model_dump(mode="json"),
+            config=config.model_dump(mode="json"),
             adapters=adapters,
-            device=f"cuda:{gpus[number % len(gpus)]}" if gpus else device,
+            device=device,
+            memory=memory,
+            gpu=gpu,
             threads=self.threads,
             versions=package_versions(),
         )
@@ -189,6 +196,19 @@ def make_launcher(config: Config, device: str) -> Launcher:
     from marft.distributed.ray_cluster import RayLauncher  # Ray is loaded by those who need it
 
     return RayLauncher(config, device, threads_of_a_process(config))
+
+
+def visible_gpu(number: int) -> str:
+    """What CUDA_VISIBLE_DEVICES calls the GPU that has this number for us."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if not given:
+        return str(number)
+    names = given.split(",")
+    if number >= len(names):
+        raise MarftError(
+            f"rollout.gpus: CUDA_VISIBLE_DEVICES={given} has no GPU {number}; name those it has, from 0 on"
+        )
+    return names[number].strip()
 
 
 def threads_of_a_process(config: Config) -> int | None:

@@ -101,7 +101,9 @@ def prepare(setup: Setup, versions: dict[str, str]) -> Config:
             )
     if setup.threads is not None:
         torch.set_num_threads(setup.threads)
-    return parse({**setup.config, "device": setup.device, "learner": {"ranks": 1}})
+    engine = setup.config["engine"] | ({} if setup.memory is None else {"memory": setup.memory})
+    alone = {"rollout": {"workers": 0}, "learner": {"ranks": 1}, "cluster": {}}  # it plays by itself
+    return parse({**setup.config, **alone, "device": setup.device, "engine": engine})
 
 
 def package_versions() -> dict[str, str]:

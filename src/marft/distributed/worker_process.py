@@ -17,7 +17,8 @@ class WorkerProcess(RemoteWorker):
 
     def __init__(self, setup: Setup, patience: float, is_wanted: Callable[[], bool]) -> None:
         super().__init__(setup, patience, is_wanted)
-        variables = {} if setup.threads is None else {"OMP_NUM_THREADS": str(setup.threads)}
+        given = {"OMP_NUM_THREADS": setup.threads, "CUDA_VISIBLE_DEVICES": setup.gpu}
+        variables = {name: str(value) for name, value in given.items() if value is not None}
         self.process = ChildProcess("marft.distributed.worker", variables=variables)
         threading.Thread(target=self._listen, daemon=True).start()
 

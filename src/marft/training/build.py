@@ -260,7 +260,7 @@ def make_engine(config: Config, team: TeamModel, lockstep: Lockstep) -> Engine:
         case "vllm":
             from marft.engines.vllm.engine import make_vllm_engine
 
-            return make_vllm_engine(team, config.engine, lockstep.settled)
+            return make_vllm_engine(team, config.engine, lockstep.settled, config.engines_beside())
         case name:
             return open_own_engine(name, team, config.engine.options)
 

@@ -157,25 +157,29 @@ def has_failed(ready: asyncio.Future[None]) -> bool:
 
 def check_available(config: EngineConfig) -> None:
     """A package that is missing or a server that is away is better known before the model is read."""
-    if config.url is not None:
-        from marft.engines.vllm.server import find_server
+    if config.urls:
+        from marft.engines.vllm.discovery import find_servers
 
-        find_server(config.url)
+        find_servers(config.urls)
     elif importlib.util.find_spec("vllm") is None:
         raise MarftError(
             "engine.name: vllm is not installed; pip install 'marft[vllm]', or on a machine without a GPU see docs/engines.md"
         )
 
 
-def make_vllm_engine(team: TeamModel, config: EngineConfig, settled: Callable[[], Awaitable[None]]) -> VllmEngine:
-    """An engine on the server at `config.url`, or on vLLM in this process."""
+def make_vllm_engine(
+    team: TeamModel, config: EngineConfig, settled: Callable[[], Awaitable[None]], engines: int = 1
+) -> VllmEngine:
+    """An engine on the servers at `config.urls`, or on vLLM in this process, one of so many `engines` on its device."""
     backend: Backend
-    if config.url is not None:
-        from marft.engines.vllm.server import Server, find_server
+    if config.urls:
+        from marft.engines.vllm.discovery import find_servers
+        from marft.engines.vllm.fleet import Servers
+        from marft.engines.vllm.server import Server
 
-        backend = Server(team, find_server(config.url), slots=config.slots)
+        backend = Servers([Server(team, served, slots=config.slots) for served in find_servers(config.urls)])
     else:
         from marft.engines.vllm.process import Process
 
-        backend = Process(team, slots=config.slots, memory=config.share, settled=settled)
+        backend = Process(team, slots=config.slots, memory=config.share / engines, settled=settled)
     return VllmEngine(team, backend)
