@@ -6,8 +6,9 @@ grpo on the default task with 16 tasks an iteration, lag 1 and as many shards as
 comes `--pause` seconds late, so that players mostly wait and a machine with few cores can have several. One process that
 plays and learns in turn gives the seconds of a shard and of an update; from these the simulation says how long an iteration
 takes with players beside the learner, and real runs with workers say whether that is so. Medians over all iterations but the
-first two: how long workers take to start is not simulated. Further: how long adapters take from one process to another, and
-what reading stale samples again costs. Prints JSON.
+first two: how long workers take to start is not simulated. `error_with_that_update` is with an update's seconds as they were
+beside the players, who take cores from the learner: what is left then is the rule's own error. Further: what
+reading stale samples again costs, in updates. Prints JSON.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ import argparse
 import os
 import statistics
 import sys
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,10 +29,7 @@ import torch
 from benchmarks.speed.cluster import Cluster, Work, simulate
 from benchmarks.speed.measure import finish, machine, settings
 from benchmarks.speed.overlap import seconds_of
-from marft.distributed.messages import pack_adapters, unpack_adapters
-from marft.envs.processes import read_frames, to_frame
 
-MEBIBYTES = 64  # of adapters that are sent for a measurement
 ITERATIONS = 50  # that are simulated
 WAITING = ["env.name=benchmarks.speed.overlap:Slow", "train.tasks=16", "train.lag=1", "rollout.threads=1"]
 
@@ -48,7 +44,6 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=0.1)
     parser.add_argument("--out", type=Path)
     options = parser.parse_intermixed_args()
-    publish = 1 / megabytes_per_second()
     rows = []
     for players in options.players:
         words = [*WAITING, f"rollout.shards={players}", *options.overrides]
@@ -62,7 +57,6 @@ def main() -> None:
         "load": round(os.getloadavg()[0], 1),
         "rows": rows,
         "worst_error": max((row["error"] for row in rows), key=abs),
-        "publish_megabytes_per_second": round(1 / publish),
         "reread_over_update": statistics.median(row["reread_over_update"] for row in rows),
     }
     finish(result, options.out)
@@ -72,8 +66,9 @@ def compare(players: int, alone: Sequence[Phases], beside: Sequence[Phases]) -> 
     """What the simulation makes of one process's seconds, and what they were with players beside it."""
     shard = statistics.median(each["rollout"] for each in alone) / players
     learn = statistics.median(sum(each.values()) - each["rollout"] for each in alone)
-    simulated = seconds_an_iteration(players, shard, learn)
     measured = statistics.median(sum(each.values()) for each in beside)
+    learn_beside = statistics.median(sum(each.values()) - each["rollout"] for each in beside)
+    simulated, informed = (seconds_an_iteration(players, shard, each) for each in (learn, learn_beside))
     return {
         "players": players,
         "seconds_of_a_shard": round(shard, 3),
@@ -82,37 +77,16 @@ def compare(players: int, alone: Sequence[Phases], beside: Sequence[Phases]) -> 
         "simulated": round(simulated, 3),
         "measured": round(measured, 3),
         "error": round(simulated / measured - 1, 3),
-        "update_beside_players": round(
-            statistics.median(sum(each.values()) - each["rollout"] for each in beside), 3
-        ),
+        "update_beside_players": round(learn_beside, 3),
+        "error_with_that_update": round(informed / measured - 1, 3),
         "reread_over_update": round(statistics.median(each["credit"] / each["update"] for each in alone), 3),
-    }  # fmt: skip
+    }
 
 
 def seconds_an_iteration(players: int, shard: float, learn: float) -> float:
     """In the long run, with lag 1 and a shard for each player."""
     work = Work(play_IS=np.full((ITERATIONS, players), shard), learn_I=np.full(ITERATIONS, learn))
     return float(np.diff(simulate(work, Cluster(players=players, lag=1)).end_I).mean())
-
-
-def megabytes_per_second() -> float:
-    """Of adapters through a pipe, from tensors to tensors, as workers get them."""
-    adapters = {"agent": {str(i): torch.zeros(1 << 18) for i in range(MEBIBYTES)}}
-    reading, writing = os.pipe()
-    started = time.perf_counter()
-
-    def send() -> None:
-        with os.fdopen(writing, "wb") as pipe:
-            pipe.write(to_frame(pack_adapters(0, adapters)))
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    with os.fdopen(reading, "rb") as pipe:
-        [message] = read_frames(pipe)
-    unpack_adapters(message[1:])
-    seconds = time.perf_counter() - started
-    thread.join()
-    return MEBIBYTES * 2**20 / 1e6 / seconds
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@
 A GPU either plays or learns; against it stands the synchronous run on as many GPUs, all of which play and then learn. A batch
 has 16 tasks × 8 samples for each GPU, and lengths of responses are lognormal with half of their variance the task's. A player
 answers a shard at once: every step of its engine costs seconds, and every token. Costs: seconds a token from generation-1.5b
-and training-1.5b, tokens that are trained for each one generated from real-math, adapters through a pipe and reading again
-from cluster-error. `ASSUMED` is what nobody has measured. How many GPUs learn, and in how many shards a batch is played, is
+and training-1.5b, tokens that are trained for each one generated from real-math, reading stale samples again from
+cluster-error. `ASSUMED` is what nobody has measured. How many GPUs learn, and in how many shards a batch is played, is
 tried out in shorter runs. Prints JSON; `--out FILE` also writes it, and draws the curves beside it. cluster.py has the rules,
 cluster_error.py says how far off they are.
 """
@@ -36,11 +36,13 @@ ASSUMED = {
     "most_tokens": 8192,
     "alike": 0.5,  # share of the lengths' variance that a task's samples have in common
     "adapter_megabytes": 148,  # two agents of rank 16 on all linear layers of a 1.5B model, fp32
+    "megabytes_per_second": 450,  # of adapters to a player; 20 MB once took 44 ms from one process to another
     "restart_seconds": 60,
 }
 TASKS, SAMPLES = 16, 8  # of a batch, for each GPU
 SLOTS = 256  # rows that an engine answers at once
 SEARCH = 30  # iterations of a run that tries a split out
+LARGEST_SEARCHED = 32  # GPUs
 LEARNERS = (1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4)  # shares of the GPUs that are tried
 ONE_LEARNER = (1, 2, 4, 8, 16, 32, 64)  # players beside it
 FAILURES = (0.1, 1.0, 10.0)  # of a player, an hour
@@ -116,7 +118,7 @@ def read_costs(results: Path, fixed_share: float = ASSUMED["fixed_share"]) -> Co
         token=(1 - fixed_share) * step / rows,
         learn=tokens["update"] / tokens["rollout"] / training["figures"]["marft"]["tokens_per_second"],
         reread=error["reread_over_update"],
-        publish=ASSUMED["adapter_megabytes"] / error["publish_megabytes_per_second"],
+        publish=ASSUMED["adapter_megabytes"] / ASSUMED["megabytes_per_second"],
     )
 
 
@@ -168,9 +170,12 @@ def splits(gpus: int, tasks: int) -> Iterable[Split]:
 
 
 def best_split(costs: Costs, lengths: Lengths, gpus: int, lag: int) -> Split:
-    few = Lengths(longest_IT=lengths.longest_IT[:SEARCH], total_IT=lengths.total_IT[:SEARCH])
-    tasks = lengths.total_IT.shape[1]
-    return min(splits(gpus, tasks), key=lambda split: run(costs, few, split, lag).seconds)
+    """The fastest; of a large cluster, that of a smaller one, as many times as it fits."""
+    times = max(1, gpus // LARGEST_SEARCHED)
+    tasks = lengths.total_IT.shape[1] // times
+    few = Lengths(longest_IT=lengths.longest_IT[:SEARCH, :tasks], total_IT=lengths.total_IT[:SEARCH, :tasks])
+    best = min(splits(gpus // times, tasks), key=lambda split: run(costs, few, split, lag).seconds)
+    return Split(learners=gpus - times * best.players, players=times * best.players, shards=times * best.shards)
 
 
 # --- what is varied ---------------------------------------------------------------------------------------------------

@@ -102,6 +102,14 @@ def test_ready_first_is_faster_and_further_behind_than_asked() -> None:
     assert ready_first.taken_N.tolist() == [0, 4, 0, 1, 1, 2, 2, 3, 3, 4, 5, 5]
 
 
+def test_ready_first_plays_with_the_newest_version_and_learns_in_the_order_of_ends() -> None:
+    newest = simulate(work(3, 1), Cluster(players=1, lag=2, queue="ready-first"))
+    assert newest.version_N.tolist() == [0, 0, 1, 2]
+    assert simulate(work(3, 1), Cluster(players=1, lag=2)).version_N.tolist() == [0, 0, 0, 1]
+    overtaken = simulate(work([[3], [1], [1]], 10), Cluster(players=2, lag=4, queue="ready-first"))
+    assert overtaken.taken_N.tolist() == [2, 0, 1]
+
+
 # --- of every run -----------------------------------------------------------------------------------------------------
 seconds = st.floats(min_value=0.1, max_value=50)
 
@@ -180,6 +188,15 @@ def test_the_best_split_is_the_fastest() -> None:
     lengths = draw_lengths(128, 10, 0.7)
     best = run(COSTS, lengths, best_split(COSTS, lengths, 8, 1), 1).seconds
     assert best == min(run(COSTS, lengths, split, 1).seconds for split in splits(8, 128))
+
+
+def test_a_large_cluster_is_split_as_a_smaller_one() -> None:
+    lengths = draw_lengths(64 * 16, 2, 0.7)
+    small = best_split(
+        COSTS, Lengths(longest_IT=lengths.longest_IT[:, :512], total_IT=lengths.total_IT[:, :512]), 32, 1
+    )
+    large = best_split(COSTS, lengths, 64, 1)
+    assert large == Split(learners=2 * small.learners, players=2 * small.players, shards=2 * small.shards)
 
 
 def test_the_synchronous_run_is_the_sum() -> None:
