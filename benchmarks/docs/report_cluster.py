@@ -70,16 +70,23 @@ def limits_table(result: Result) -> str:
 
 def error_table(result: Result) -> str:
     """Simulated against real seconds of an iteration."""
-    lines = [
-        "| players | seconds of a shard | of an update | in turn | simulated | measured | error |",
-        "|---" * 7 + "|",
+    head = [
+        "players",
+        "a shard",
+        "an update",
+        "in turn",
+        "simulated",
+        "measured",
+        "error",
+        "an update beside players",
+        "error with that",
     ]
+    keys = ("seconds_of_a_shard", "seconds_of_an_update", "in_turn", "simulated", "measured")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for row in result["rows"]:
-        seconds = " | ".join(
-            f"{row[key]:.2f}"
-            for key in ("seconds_of_a_shard", "seconds_of_an_update", "in_turn", "simulated", "measured")
-        )
-        lines.append(f"| {row['players']} | {seconds} | **{100 * row['error']:+.0f} %** |")
+        cells = [str(row["players"]), *(f"{row[key]:.2f}" for key in keys), f"**{100 * row['error']:+.0f} %**"]
+        cells += [f"{row['update_beside_players']:.2f}", f"{100 * row['error_with_that_update']:+.1f} %"]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -122,7 +129,7 @@ def plot(result: Result, path: Path) -> None:
     for axes in (few, many, lags):
         axes.set_ylim(0, None)
         axes.grid(alpha=0.3)
-        axes.legend(frameon=False, fontsize=7)
+        axes.legend(frameon=False, fontsize=7, loc="lower left" if axes is lags else "lower right", ncols=2)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
     figure.tight_layout()
