@@ -72,6 +72,7 @@ def error_table(result: Result) -> str:
     """Simulated against real seconds of an iteration."""
     head = [
         "players",
+        "an episode waits",
         "a shard",
         "an update",
         "in turn",
@@ -84,7 +85,12 @@ def error_table(result: Result) -> str:
     keys = ("seconds_of_a_shard", "seconds_of_an_update", "in_turn", "simulated", "measured")
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for row in result["rows"]:
-        cells = [str(row["players"]), *(f"{row[key]:.2f}" for key in keys), f"**{100 * row['error']:+.0f} %**"]
+        cells = [
+            str(row["players"]),
+            f"{row['pause']} s",
+            *(f"{row[key]:.2f}" for key in keys),
+            f"**{100 * row['error']:+.0f} %**",
+        ]
         cells += [f"{row['update_beside_players']:.2f}", f"{100 * row['error_with_that_update']:+.1f} %"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

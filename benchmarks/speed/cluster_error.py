@@ -49,7 +49,8 @@ def main() -> None:
         words = [*WAITING, f"rollout.shards={players}", *options.overrides]
         alone = seconds_of([*words, "rollout.workers=0"], options.iterations, 1, options.pause)
         beside = seconds_of([*words, f"rollout.workers={players}"], options.iterations, 1, options.pause)
-        rows.append(compare(players, alone, beside))
+        given = {"pause": options.pause, "iterations": options.iterations, "overrides": options.overrides}
+        rows.append({**compare(players, alone, beside), **given})
     result: dict[str, Any] = {
         "benchmark": "cluster_error",
         "settings": settings(options),
