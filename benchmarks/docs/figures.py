@@ -19,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # benchmarks is a package of the repository's root
 
-from benchmarks.docs import report_grading, report_performance
+from benchmarks.docs import report_cluster, report_grading, report_performance
 from benchmarks.docs.report_real import make_page
 from benchmarks.docs.sentences import SENTENCES, put, read
 from benchmarks.docs.wrapping import wrapped
@@ -146,6 +146,10 @@ PARTS: Mapping[tuple[str, str], Callable[[Path], str]] = {
     ("docs/comparing.md", "compare"): compared,
     ("docs/games.md", "tictactoe"): lambda results: tictactoe.table(read(results, "tictactoe")),
     ("docs/grading.md", "grading"): lambda results: report_grading.comparison(read(results, "grading")),
+    ("docs/scaling.md", "cluster"): lambda results: report_cluster.scaling_table(read(results, "cluster")),
+    ("docs/scaling.md", "cluster-limits"): lambda results: report_cluster.limits_table(read(results, "cluster")),
+    ("docs/scaling.md", "cluster-queues"): lambda results: report_cluster.queue_table(read(results, "cluster")),
+    ("docs/scaling.md", "cluster-error"): lambda results: report_cluster.error_table(read(results, "cluster-error")),
     ("docs/collapse.md", "rates-nano"): lambda results: rates.nano_table(read(results, "rates-nano")),
     ("docs/collapse.md", "rates-real"): lambda results: rates.real_table(read(results, "rates-real")),
 }
