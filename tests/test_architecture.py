@@ -142,7 +142,18 @@ ROOMS: Mapping[str, Room] = {
     ),
     "distributed": Room(
         marft=frozenset(
-            {"types", "version", "openmp", "terminal", "config", "envs", "engines", "rollouts", "training"}
+            {
+                "types",
+                "version",
+                "openmp",
+                "terminal",
+                "config",
+                "envs",
+                "engines",
+                "rollouts",
+                "training",
+                "evaluation",
+            }
         ),
         libraries=frozenset({"torch", "pydantic", "safetensors"}),
     ),

@@ -62,7 +62,7 @@ def harm_workers(monkeypatch: pytest.MonkeyPatch, harm: Callable[[WorkerProcess]
     plays = WorkerProcess.play
 
     def play(self: WorkerProcess, assignment: Any, *rest: Any) -> Any:
-        if assignment.key[0] % 2 == 0 and len(harmed) < times:
+        if assignment.key.iteration % 2 == 0 and len(harmed) < times:
             harmed.append(self.process.pid)
             harm(self)
         return plays(self, assignment, *rest)

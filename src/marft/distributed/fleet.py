@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -13,16 +14,22 @@ from marft.distributed.ledger import Ledger
 from marft.distributed.messages import Setup
 from marft.distributed.worker_process import LOOK_S, WorkerLost, WorkerProcess
 from marft.engines.base import Adapters
-from marft.envs.hosting import Host
 from marft.rollouts.players import Assignment, Key, LocalPlayers, Played, Players
 from marft.terminal.status import Status
 from marft.training.build import Assembly
-from marft.types import MarftError
+from marft.types import MarftError, Task
 from marft.version import __version__
 
 DEATHS = 3  # of every worker, with nothing played in between: after them it is no bad luck any more
 
-Work = tuple[Assignment, Adapters]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """An assignment, and what it is played with."""
+
+    assignment: Assignment
+    adapters: Adapters
+    tasks: Sequence[Task]
 
 
 class WorkersFailed(MarftError):
@@ -33,14 +40,13 @@ class WorkerFleet:
     """Players in processes of their own, which start with the first assignment. Whoever dies or hangs is replaced, and what it
     played is played again."""
 
-    def __init__(
-        self, config: Config, adapters: Mapping[str, tuple[int, float]], host: Host, status: Status | None = None
-    ) -> None:
-        self.config, self.host, self.status = config, host, status or Status()
+    def __init__(self, config: Config, adapters: Mapping[str, tuple[int, float]], status: Status | None = None) -> None:
+        self.config, self.status = config, status or Status()
         self.threads = threads_of_a_process(config)
         self._setups = [self._setup(adapters, number) for number in range(config.workers)]
         self._changed = threading.Condition()  # guards all below
         self._ledger: Ledger[Work, Played] = Ledger()
+        self._awaited: Key | None = None
         self._supervisors: list[threading.Thread] = []
         self._episodes: dict[Key, int] = {}  # of assignments that nobody has taken
         self._error: BaseException | None = None
@@ -56,11 +62,11 @@ class WorkerFleet:
     def published(self, version: int) -> None:
         """Adapters travel with the assignments that need them."""
 
-    def offer(self, assignment: Assignment, adapters: Adapters) -> None:
+    def offer(self, assignment: Assignment, adapters: Adapters, tasks: Sequence[Task]) -> None:
         """To the first worker that is free."""
         with self._changed:
-            self._ledger.plan(assignment.key, (assignment, adapters))
-            self._episodes[assignment.key] = len(assignment.tasks) * self.config.train.samples
+            self._ledger.plan(assignment.key, Work(assignment=assignment, adapters=adapters, tasks=tasks))
+            self._episodes[assignment.key] = assignment.episodes
             self._changed.notify_all()
             if not self._supervisors:
                 self._start()
@@ -70,10 +76,13 @@ class WorkerFleet:
         episodes = self._episodes.pop(key)
         self.status.expect(episodes)
         with self._changed:
+            self._awaited = key
+            self._changed.notify_all()
             while (played := self._ledger.take(key)) is None:
                 if self._error is not None:
                     raise self._error
                 self._changed.wait(LOOK_S)
+            self._awaited = None
         self.status.advance(episodes)
         return played
 
@@ -136,14 +145,13 @@ class WorkerFleet:
         worker.wait_until_ready()
         while self._is_running():
             with self._changed:
-                if (work := self._ledger.begin(number)) is None:
+                if (begun := self._ledger.begin(number, self._awaited)) is None:
                     self._changed.wait(LOOK_S)
-            if work is None:
+            if begun is None:
                 worker.check()
                 continue
-            key, (assignment, adapters) = work
-            tasks = self.host.tasks("train")
-            played = worker.play(assignment, adapters, [tasks[i] for i in assignment.tasks])
+            key, work = begun
+            played = worker.play(work.assignment, work.adapters, work.tasks)
             with self._changed:
                 self._ledger.finish(number, key, played)
                 self._deaths = 0
@@ -172,7 +180,7 @@ class WorkerFleet:
 def open_players(config: Config, parts: Assembly) -> Players:
     """Those whom the config asks for; whoever opens them closes them."""
     if config.workers:
-        return WorkerFleet(config, parts.adapter_specs, parts.runner.host, parts.runner.status)
+        return WorkerFleet(config, parts.adapter_specs, parts.runner.status)
     return LocalPlayers(config, parts.runner, parts)
 
 
