@@ -42,10 +42,6 @@ def evaluations(run: Path) -> dict[int, Any]:
     return {row["iteration"]: row["eval"] for row in rows(run / "metrics.jsonl") if "eval" in row}
 
 
-def transcripts(run: Path) -> list[dict[str, Any]]:
-    return [row for row in rows(run / "held_out.jsonl") if row["when"] == "during"]
-
-
 def assert_same(run: Path, other: Path) -> None:
     assert rows(run / "metrics.jsonl") == rows(other / "metrics.jsonl")
     assert rows(run / "held_out.jsonl") == rows(other / "held_out.jsonl")

@@ -97,9 +97,9 @@ class HeldOut:
     @cached_property
     def _tasks(self) -> dict[str | None, list[Task]]:
         """By benchmark; None: the run's own."""
-        own = {None: self.parts.runner.host.tasks("test")}
-        others = {name: read_held_out_tasks(name, env) for name, env in self.settings.benchmarks.items()}
-        return {name: first_tasks(tasks, self.settings.tasks) for name, tasks in {**own, **others}.items()}
+        found: dict[str | None, Sequence[Task]] = {None: self.parts.runner.host.tasks("test")}
+        found |= {name: read_held_out_tasks(name, env) for name, env in self.settings.benchmarks.items()}
+        return {name: first_tasks(tasks, self.settings.tasks) for name, tasks in found.items()}
 
 
 def evaluate_held_out(
