@@ -148,7 +148,18 @@ ROOMS: Mapping[str, Room] = {
     ),
     "distributed": Room(
         marft=frozenset(
-            {"types", "version", "openmp", "terminal", "config", "envs", "engines", "rollouts", "training"}
+            {
+                "types",
+                "version",
+                "openmp",
+                "terminal",
+                "config",
+                "envs",
+                "engines",
+                "rollouts",
+                "training",
+                "evaluation",
+            }
         ),
         libraries=frozenset({"torch", "pydantic", "safetensors"}),
         lazily=True,

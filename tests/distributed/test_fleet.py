@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from quick import config_of, resume, settings_of, start
@@ -23,7 +23,6 @@ from marft.distributed.fleet import WorkersFailed
 from marft.distributed.messages import SETUPS, Setup, pack_setup
 from marft.distributed.player import package_versions, prepare
 from marft.distributed.worker_process import WorkerProcess
-from marft.envs.hosting import Host
 from marft.envs.processes import descendants
 from marft.types import MarftError
 
@@ -65,7 +64,7 @@ def harm_workers(monkeypatch: pytest.MonkeyPatch, harm: Callable[[WorkerProcess]
     plays = WorkerProcess.play
 
     def play(self: WorkerProcess, assignment: Any, *rest: Any) -> Any:
-        if assignment.key[0] % 2 == 0 and len(harmed) < times:
+        if assignment.key.iteration % 2 == 0 and len(harmed) < times:
             harmed.append(self.process.pid)
             harm(self)
         return plays(self, assignment, *rest)
@@ -173,7 +172,7 @@ def test_workers_end_with_a_trainer_that_is_killed(tmp_path: Path) -> None:
 def setups(rollout: dict[str, Any], **engine: Any) -> list[Setup]:
     """What workers are made from, as they read it."""
     config = config_of(engine={"name": "vllm", **engine}, rollout=rollout)
-    made = fleet.WorkerFleet(config, {"ann": (8, 16.0)}, cast("Host", None), fleet.ProcessLauncher(1.0))
+    made = fleet.WorkerFleet(config, {"ann": (8, 16.0)}, fleet.ProcessLauncher(1.0))
     return [SETUPS.validate_json(pack_setup(each)[1:]) for each in made._setups]
 
 

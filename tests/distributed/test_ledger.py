@@ -24,7 +24,7 @@ class Accounting(RuleBasedStateMachine):
 
     @rule()
     def plan(self) -> None:
-        self.ledger.plan((self.planned // 2, 0, self.planned % 2), self.planned)
+        self.ledger.plan(Key(False, self.planned // 2, 0, self.planned % 2), self.planned)
         self.planned += 1
 
     @rule(worker=WORKERS)
@@ -53,7 +53,7 @@ class Accounting(RuleBasedStateMachine):
     @rule()
     def take(self) -> None:
         """In order, as the source does."""
-        key = (len(self.taken) // 2, 0, len(self.taken) % 2)
+        key = Key(False, len(self.taken) // 2, 0, len(self.taken) % 2)
         if (result := self.ledger.take(key)) is not None:
             assert result == key
             assert self.ledger.take(key) is None
@@ -63,19 +63,37 @@ class Accounting(RuleBasedStateMachine):
     def nothing_is_lost_or_doubled(self) -> None:
         flying = [key for key, _ in self.ledger.flying.values()]
         known = [*self.ledger.planned, *flying, *self.ledger.done, *self.taken]
-        assert sorted(known) == [(i // 2, 0, i % 2) for i in range(self.planned)]
+        assert sorted(known) == [Key(False, i // 2, 0, i % 2) for i in range(self.planned)]
 
 
 Accounting.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 test_accounting = Accounting.TestCase
 
 
+FIRST = Key(False, 0, 0, 0)
+
+
 def test_what_was_forgotten_is_no_result() -> None:
     ledger: Ledger[str, str] = Ledger()
-    ledger.plan((0, 0, 0), "old")
+    ledger.plan(FIRST, "old")
     ledger.begin(1)
     ledger.forget()
-    ledger.plan((0, 0, 0), "new")
-    assert not ledger.finish(1, (0, 0, 0), "old")
-    assert ledger.take((0, 0, 0)) is None
-    assert ledger.begin(1) == ((0, 0, 0), "new")
+    ledger.plan(FIRST, "new")
+    assert not ledger.finish(1, FIRST, "old")
+    assert ledger.take(FIRST) is None
+    assert ledger.begin(1) == (FIRST, "new")
+
+
+def test_evaluation_waits_for_training_unless_it_is_awaited() -> None:
+    training = [Key(False, 5, 0, 0), Key(False, 6, 0, 0)]
+    held_out = [Key(True, 2, 0, 0), Key(True, 2, 1, 0), Key(True, 4, 0, 0)]
+
+    def order(awaited: Key | None) -> list[Key]:
+        ledger: Ledger[None, None] = Ledger()
+        for key in (*held_out, *training):
+            ledger.plan(key, None)
+        begun = [ledger.begin(worker, awaited) for worker in range(5)]
+        return [key for key, _ in filter(None, begun)]
+
+    assert order(None) == order(training[0]) == [*training, *held_out]
+    assert order(held_out[1]) == [*held_out[:2], *training, held_out[2]]

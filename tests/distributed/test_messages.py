@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marft.distributed import messages
-from marft.rollouts.players import Assignment, Played
+from marft.rollouts.players import Assignment, Key, Played
 from marft.types import Completion, Episode, Message, Reward, Task, Turn
 
 TASK = Task(id="t/1", prompt="2 + 2?", data={"gold": object()})
@@ -58,5 +58,12 @@ def test_adapters_come_back_bit_by_bit(dtype: torch.dtype) -> None:
 
 
 def test_assignments_come_back_as_they_were() -> None:
-    sent = Assignment(key=(4, 0, 1), version=3, seed="0/train/4", tasks=(9, 2), first_samples=(0, 4))
-    assert messages.ASSIGNMENTS.validate_json(messages.pack_assignment(sent)[1:]) == sent
+    training = Assignment(
+        key=Key(False, 4, 0, 1), version=3, seed="0/train/4", tasks=(9, 2), first_samples=(0, 4), samples=4
+    )
+    held_out = replace(training, key=Key(True, 4, 1, 0), samples=1, benchmark="a b")
+    for sent in (training, held_out):
+        got = messages.ASSIGNMENTS.validate_json(messages.pack_assignment(sent)[1:])
+        assert got == sent
+        assert isinstance(got.key, Key)
+    assert (training.split, training.episodes, held_out.split, held_out.episodes) == ("train", 8, "test", 2)

@@ -151,6 +151,20 @@ def test_services_get_a_table_of_transcripts(tmp_path: Path, monkeypatch: pytest
     assert (row["task"], row["gold"], row["reward"], row["correct"]) == ("t/1", "2", 0.0, False)
 
 
+def test_wandb_keeps_what_comes_after_a_later_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It drops whatever has an earlier step than the last: an evaluation beside training says its own."""
+    service = Service("wandb")
+    monkeypatch.setitem(sys.modules, "wandb", service)
+    (tracker,) = open_trackers(load_config("duo", ["track.tensorboard=false", "track.wandb=maths"]), tmp_path)
+    for iteration, values in ((4, {"reward": 0.5}), (2, {"eval/reward": 0.25}), (5, {"reward": 1.0})):
+        tracker.log(iteration, values)
+    assert [arguments for call, arguments in service.calls if call == "log"] == [
+        ({"reward": 0.5}, 4),
+        ({"eval/reward": 0.25, "eval/iteration": 2.0}, 4),
+        ({"reward": 1.0}, 5),
+    ]
+
+
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
 def test_service_gets_each_iteration_and_resumes_the_same_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

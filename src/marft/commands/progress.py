@@ -27,11 +27,13 @@ class Terminal:
         self.say(f"{config.algorithm.name}: {agents}; {what}; run directory: {self.run}")
 
     def evaluated(self, when: str, row: dict[str, Any]) -> None:
-        """The held-out figures before or after training; the time that is left is counted from here."""
+        """The held-out figures of an evaluation; the time that is left is counted from those before and after training."""
         figure = "accuracy" if "accuracy" in row else "reward"
         interval = "  (95 % {:.3f} to {:.3f})".format(*row["accuracy_ci95"]) if "accuracy_ci95" in row else ""
-        self.say(f"{when} training: held-out {figure} {row[figure]:.3f}{interval} on {row['tasks']} tasks")
-        self.started = time.perf_counter()
+        moment = f"after iteration {row['iteration']}" if when == "during" else f"{when} training"
+        self.say(f"{moment}: held-out {figure} {row[figure]:.3f}{interval} on {row['tasks']} tasks")
+        if when != "during":
+            self.started = time.perf_counter()
 
     def iterated(self, row: dict[str, Any], before: float, progress: float) -> None:
         """`before` and `progress`: how much of the run was done before this iteration, and now."""

@@ -107,7 +107,7 @@ def run_training(
     """Train from the beginning or from a checkpoint, until the run is finished or interrupted; the summary."""
     with Interruption() as interruption, closing(open_players(config, parts)) as players:
         watching = Terminal(display, run.path)
-        evaluator = HeldOut(config, parts, resume_remedy(run.path))
+        evaluator = HeldOut(config, parts, resume_remedy(run.path), players if config.workers else None)
         trainer = Trainer(config, parts, run, evaluator, watching, players=players, interruption=interruption)
         try:
             watching.introduce(config, parts.device)

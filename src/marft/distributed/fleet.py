@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -15,15 +16,21 @@ from marft.distributed.player import package_versions
 from marft.distributed.remote_worker import LOOK_S, Launcher, RemoteWorker, WorkerLost
 from marft.distributed.worker_process import ProcessLauncher
 from marft.engines.base import Adapters
-from marft.envs.hosting import Host
 from marft.rollouts.players import Assignment, Key, LocalPlayers, Played, Players
 from marft.terminal.status import Status
 from marft.training.build import Assembly
-from marft.types import MarftError
+from marft.types import MarftError, Task
 
 DEATHS = 3  # of every worker, with nothing played in between: after them it is no bad luck any more
 
-Work = tuple[Assignment, Adapters]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """An assignment, and what it is played with."""
+
+    assignment: Assignment
+    adapters: Adapters
+    tasks: Sequence[Task]
 
 
 class WorkersFailed(MarftError):
@@ -35,14 +42,18 @@ class WorkerFleet:
     played is played again."""
 
     def __init__(
-        self, config: Config, adapters: Mapping[str, tuple[int, float]], host: Host, launcher: Launcher,
+        self,
+        config: Config,
+        adapters: Mapping[str, tuple[int, float]],
+        launcher: Launcher,
         status: Status | None = None,
-    ) -> None:  # fmt: skip
-        self.config, self.host, self.launcher, self.status = config, host, launcher, status or Status()
+    ) -> None:
+        self.config, self.launcher, self.status = config, launcher, status or Status()
         self.threads = threads_of_a_process(config)
         self._setups = [self._setup(adapters, number) for number in range(config.workers)]
         self._changed = threading.Condition()  # guards all below
         self._ledger: Ledger[Work, Played] = Ledger()
+        self._awaited: Key | None = None
         self._supervisors: list[threading.Thread] = []
         self._episodes: dict[Key, int] = {}  # of assignments that nobody has taken
         self._error: BaseException | None = None
@@ -58,11 +69,11 @@ class WorkerFleet:
     def published(self, version: int) -> None:
         """Adapters travel with the assignments that need them."""
 
-    def offer(self, assignment: Assignment, adapters: Adapters) -> None:
+    def offer(self, assignment: Assignment, adapters: Adapters, tasks: Sequence[Task]) -> None:
         """To the first worker that is free."""
         with self._changed:
-            self._ledger.plan(assignment.key, (assignment, adapters))
-            self._episodes[assignment.key] = len(assignment.tasks) * self.config.train.samples
+            self._ledger.plan(assignment.key, Work(assignment=assignment, adapters=adapters, tasks=tasks))
+            self._episodes[assignment.key] = assignment.episodes
             self._changed.notify_all()
             if not self._supervisors:
                 self._start()
@@ -72,10 +83,13 @@ class WorkerFleet:
         episodes = self._episodes.pop(key)
         self.status.expect(episodes)
         with self._changed:
+            self._awaited = key
+            self._changed.notify_all()
             while (played := self._ledger.take(key)) is None:
                 if self._error is not None:
                     raise self._error
                 self._changed.wait(LOOK_S)
+            self._awaited = None
         self.status.advance(episodes)
         return played
 
@@ -146,14 +160,13 @@ class WorkerFleet:
         worker.wait_until_ready()
         while self._is_running():
             with self._changed:
-                if (work := self._ledger.begin(number)) is None:
+                if (begun := self._ledger.begin(number, self._awaited)) is None:
                     self._changed.wait(LOOK_S)
-            if work is None:
+            if begun is None:
                 worker.check()
                 continue
-            key, (assignment, adapters) = work
-            tasks = self.host.tasks("train")
-            played = worker.play(assignment, adapters, [tasks[i] for i in assignment.tasks])
+            key, work = begun
+            played = worker.play(work.assignment, work.adapters, work.tasks)
             with self._changed:
                 self._ledger.finish(number, key, played)
                 self._deaths = 0
@@ -186,7 +199,7 @@ def open_players(config: Config, parts: Assembly) -> Players:
     runner, launcher = parts.runner, make_launcher(config, parts.device)
     runner.status.begin("looking for a place for the workers")
     launcher.open()
-    return WorkerFleet(config, parts.adapter_sizes, runner.host, launcher, runner.status)
+    return WorkerFleet(config, parts.adapter_sizes, launcher, runner.status)
 
 
 def make_launcher(config: Config, device: str) -> Launcher:

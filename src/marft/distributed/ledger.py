@@ -27,12 +27,13 @@ class Ledger(Generic[Item, Result]):
         assert key not in (other for other, _ in self.flying.values())
         self.planned[key] = item
 
-    def begin(self, worker: int) -> tuple[Key, Item] | None:
-        """The earliest assignment that nobody plays is this worker's; None: there is none."""
+    def begin(self, worker: int, awaited: Key | None = None) -> tuple[Key, Item] | None:
+        """The earliest assignment that nobody plays is this worker's, those of the same kind and iteration as the `awaited`
+        one before all others; None: there is none."""
         assert worker not in self.flying
         if not self.planned:
             return None
-        key = min(self.planned)
+        key = min(self.planned, key=lambda key: (awaited is None or key[:2] != awaited[:2], key))
         self.flying[worker] = key, self.planned.pop(key)
         return self.flying[worker]
 

@@ -6,12 +6,16 @@ import asyncio
 import platform
 import threading
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:  # torch comes with them; it is loaded by the thread that plays
     from marft.config import Config
     from marft.distributed.messages import Setup
+    from marft.rollouts.players import Assignment
+    from marft.rollouts.runner import EpisodeRunner
+    from marft.training.build import Assembly
 
 BEAT_S = 1.0
 T = TypeVar("T")
@@ -80,10 +84,27 @@ def build_and_play(mouth: Mouth, receive: Callable[[], bytes]) -> None:
                 parts.publish(version, adapters)
                 continue
             assignment, before = messages.ASSIGNMENTS.validate_json(body), parts.tokens
-            mouth.playing = True
-            episodes = run_async(mouth.watch(playing(config, parts.runner, assignment)))
-            mouth.playing = False
+            with open_runner(config, parts, assignment) as runner:
+                tasks = runner.host.tasks(assignment.split)
+                chosen = [tasks[i] for i in assignment.tasks]
+                mouth.playing = True
+                episodes = run_async(mouth.watch(playing(config, runner, assignment, chosen)))
+                mouth.playing = False
             mouth.say(messages.pack_played(Played(episodes=episodes, tokens=parts.tokens - before)))
+
+
+@contextmanager
+def open_runner(config: Config, parts: Assembly, assignment: Assignment) -> Iterator[EpisodeRunner]:
+    """The team where the assignment is played; an evaluation is at its own environment, with its own sampling."""
+    from marft.evaluation.benchmarks import benchmarks_of, evaluation_runner
+
+    if not assignment.key.held_out:
+        yield parts.runner
+        return
+    name = assignment.benchmark
+    env = None if name is None else benchmarks_of(config)[name]
+    with evaluation_runner(config, parts, name or config.env.name, env) as runner:
+        yield runner
 
 
 def prepare(setup: Setup, versions: dict[str, str]) -> Config:

@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from marft.config import Config
 from marft.engines.base import Adapters
+from marft.envs.base import Split
 from marft.rollouts.credit import Credit
 from marft.rollouts.event_loop import run_async
 from marft.rollouts.runner import EpisodeRunner, Start
-from marft.types import Episode
+from marft.types import Episode, Task
 
-Key = tuple[int, int, int]  # of an assignment: iteration, play, shard
+
+class Key(NamedTuple):
+    """Of an assignment. The smallest is played first: training before evaluation, earlier iterations before later ones."""
+
+    held_out: bool
+    iteration: int
+    play: int  # of the iteration; of an evaluation, the number of its environment
+    shard: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +32,20 @@ class Assignment:
     key: Key
     version: int  # of the policy that plays it
     seed: str
-    tasks: tuple[int, ...]  # indices among the training tasks
+    tasks: tuple[int, ...]  # indices among those of the split
     first_samples: tuple[int, ...]  # the number of each one's first episode
+    samples: int  # episodes of each task
+    benchmark: str | None = None  # of an evaluation, where it is not at the run's own environment
+
+    @property
+    def split(self) -> Split:
+        """Where its tasks are from."""
+        return "test" if self.key.held_out else "train"
+
+    @property
+    def episodes(self) -> int:
+        """How many there will be."""
+        return len(self.tasks) * self.samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +66,9 @@ class Players(Protocol):
     def published(self, version: int) -> None:
         """The learner's adapters are of this version from now on."""
 
-    def offer(self, assignment: Assignment, adapters: Adapters) -> None:
-        """To be played with these adapters (none: the learner's, as they are when it is taken); returns at once."""
+    def offer(self, assignment: Assignment, adapters: Adapters, tasks: Sequence[Task]) -> None:
+        """To be played with these adapters (none: the learner's, as they are when it is taken); `tasks` are those that its
+        indices name. Returns at once."""
 
     def take(self, key: Key) -> Played:
         """What came of an assignment, once; waits until it is played."""
@@ -85,7 +106,7 @@ class LocalPlayers:
     def __init__(self, config: Config, runner: EpisodeRunner, policy: Policy) -> None:
         self.config, self.runner, self.policy = config, runner, policy
         self._present = 0
-        self._offered: dict[Key, tuple[Assignment, Adapters]] = {}
+        self._offered: dict[Key, tuple[Assignment, Adapters, Sequence[Task]]] = {}
 
     @property
     def copies(self) -> bool:
@@ -96,16 +117,16 @@ class LocalPlayers:
         """What to go back to after playing with another one."""
         self._present = version
 
-    def offer(self, assignment: Assignment, adapters: Adapters) -> None:
+    def offer(self, assignment: Assignment, adapters: Adapters, tasks: Sequence[Task]) -> None:
         """Kept until it is asked for."""
-        self._offered[assignment.key] = assignment, adapters
+        self._offered[assignment.key] = assignment, adapters, tasks
 
     def take(self, key: Key) -> Played:
         """Plays it now."""
-        assignment, adapters = self._offered.pop(key)
+        assignment, adapters, tasks = self._offered.pop(key)
         before = self.policy.tokens
         with self._speaking_with(assignment.version, adapters):
-            episodes = run_async(playing(self.config, self.runner, assignment))
+            episodes = run_async(playing(self.config, self.runner, assignment, tasks))
         return Played(episodes=episodes, tokens=self.policy.tokens - before)
 
     def incidents(self) -> list[str]:
@@ -132,14 +153,17 @@ class LocalPlayers:
             self.policy.publish(self._present, present)
 
 
-def playing(config: Config, runner: EpisodeRunner, assignment: Assignment) -> Coroutine[Any, Any, list[Episode]]:
-    """All its episodes at once, with the play-outs that the credit asks for."""
-    assert isinstance(config.credit, Credit)
-    tasks, samples = runner.host.tasks("train"), config.train.samples
+def playing(
+    config: Config, runner: EpisodeRunner, assignment: Assignment, tasks: Sequence[Task]
+) -> Coroutine[Any, Any, list[Episode]]:
+    """All its episodes at once; in training with the play-outs that the credit asks for."""
     starts = [
-        Start(task=tasks[i], sample=first + n)
-        for i, first in zip(assignment.tasks, assignment.first_samples, strict=True)
-        for n in range(samples)
+        Start(task=task, sample=first + n)
+        for task, first in zip(tasks, assignment.first_samples, strict=True)
+        for n in range(assignment.samples)
     ]
+    if assignment.key.held_out:
+        return runner.episodes(starts, assignment.seed)
+    assert isinstance(config.credit, Credit)
     learns = set(config.team.trained)
-    return config.credit.play(runner, starts, assignment.seed, samples=samples, learns=learns)
+    return config.credit.play(runner, starts, assignment.seed, samples=assignment.samples, learns=learns)

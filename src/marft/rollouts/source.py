@@ -46,6 +46,9 @@ class EpisodeSource(Protocol):
     def published(self, version: int) -> None:
         """The engines speak with this policy from now on."""
 
+    def adapters(self, version: int) -> Adapters:
+        """A copy of the adapters of the present version, or of one that plays to come still need, for players with copies."""
+
     def behind(self) -> Mapping[int, Adapters]:
         """The adapters of versions before the present one that plays to come still need."""
 
@@ -98,6 +101,10 @@ class OrderedSource:
             if self._planned:  # else nobody has asked yet, and the run may be at its end
                 self._plan_ahead(version)
 
+    def adapters(self, version: int) -> Adapters:
+        """Those of the present version or one of the `lag` before it, once it was published."""
+        return self._versions[version]
+
     def behind(self) -> Mapping[int, Adapters]:
         """The `lag` versions before the present one."""
         first = self.version - self.config.train.lag
@@ -123,18 +130,21 @@ class OrderedSource:
         """Cut the play's tasks into shards and offer them to the players, unless that has been done."""
         if (iteration, play) in self._planned:
             return
-        lag, drawn = self.config.train.lag, self._draw()
+        lag, samples, drawn = self.config.train.lag, self.config.train.samples, self._draw()
         version = max(0, iteration - lag) if lag else self.version
         if self.players.copies and version not in self._versions:
             assert version == self.version, f"version {version} is gone, the present one is {self.version}"
             self._versions[version] = self.snapshot()
         seed = f"{self.config.seed}/train/{iteration}" + (f"/{play}" if play else "")
         shards = [drawn[i] for i in split_evenly(len(drawn), self.config.shards)]
-        self._planned[iteration, play] = [(iteration, play, shard) for shard in range(len(shards))]
+        self._planned[iteration, play] = [Key(False, iteration, play, shard) for shard in range(len(shards))]
+        tasks = self.runner.host.tasks("train")
         for key, shard in zip(self._planned[iteration, play], shards, strict=True):
-            tasks, firsts = zip(*shard, strict=True)
-            assignment = Assignment(key=key, version=version, seed=seed, tasks=tasks, first_samples=firsts)
-            self.players.offer(assignment, self._versions.get(version, {}))
+            indices, firsts = zip(*shard, strict=True)
+            assignment = Assignment(
+                key=key, version=version, seed=seed, tasks=indices, first_samples=firsts, samples=samples
+            )
+            self.players.offer(assignment, self._versions.get(version, {}), [tasks[i] for i in indices])
 
     def _draw(self) -> list[tuple[int, int]]:
         """The next tasks in this run's order, and the number of each one's first episode in the batch; those after them may

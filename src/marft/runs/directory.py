@@ -141,6 +141,15 @@ class RunDirectory:
         """Append an iteration's row to `metrics.jsonl`."""
         self._append(METRICS, [row])
 
+    def add_evaluation(self, iteration: int, figures: Mapping[str, Any]) -> None:
+        """Add the figures of an evaluation to the row of its iteration, which has been written before they were known."""
+        lines = (
+            row_bytes({**row.data, "eval": figures}) if row.data["iteration"] == iteration else row.line + b"\n"
+            for row in self.metric_rows()
+        )
+        with explain_write_errors(self.path):
+            write_atomically(self.path / METRICS, b"".join(lines))
+
     def append_episodes(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append transcripts to `episodes.jsonl`."""
         self._append(EPISODES, rows)
@@ -177,17 +186,20 @@ class RunDirectory:
     def truncate(self, iteration: int, valid: Collection[When] = ("before", "during", "after")) -> None:
         """Forget what came after `iteration`, so that the files end like those of a run never interrupted.
 
-        Of evaluations, those stay that are `valid`.
+        Of evaluations, those stay that are `valid`; of those during training, those whose figures have been written.
         """
+        evaluated = {row.data["iteration"] for row in self.metric_rows() if "eval" in row.data}
+
+        def stays(row: Mapping[str, Any]) -> bool:
+            when = row.get("when")
+            whole = when != "during" or row["iteration"] in evaluated
+            return row["iteration"] <= iteration and when in (*valid, None) and whole
+
         for name, shape in LINES.items():
             path = self.path / name
             if not is_there(path):
                 continue
-            kept = b"".join(
-                row.line + b"\n"
-                for row in read_rows(path, shape)
-                if row.data["iteration"] <= iteration and row.data.get("when") in (*valid, None)
-            )
+            kept = b"".join(row.line + b"\n" for row in read_rows(path, shape) if stays(row.data))
             with explain_write_errors(self.path):
                 write_atomically(path, kept)
 

@@ -13,6 +13,7 @@ from marft.files import Damaged
 from marft.learners.base import RankLost
 from marft.runs.checkpoints import NewestCheckpoint
 from marft.runs.file_schemas import When
+from marft.training.beside import begin_missing
 from marft.training.checkpoint import STATE, Position, read_checkpoint, read_versions
 from marft.training.guard import Collapsed
 from marft.types import Collapse, MarftError
@@ -56,6 +57,7 @@ def resume(trainer: Trainer, warn: Callable[[str], None], at: int | None) -> boo
     }
     trainer.run.truncate(trainer.position.iteration, [when for when, is_valid in valid.items() if is_valid])
     trainer.guard.begin()
+    begin_missing(trainer)
     return found is not None
 
 

@@ -188,6 +188,15 @@ class Wandb(Service):
         except wandb.Error as error:
             reason = " ".join(str(error).split())
             raise MarftError(f"track.wandb: {reason}; fix it or drop track.wandb") from error
+        self._newest = 0
+
+    def log(self, iteration: int, values: Mapping[str, float]) -> None:
+        """Scalars of this iteration, by tag. W&B drops what comes after a later step: what does stands at that one, and has
+        its own iteration beside it."""
+        if iteration < self._newest:
+            values = {**values, "eval/iteration": float(iteration)}
+        self._newest = max(self._newest, iteration)
+        super().log(self._newest, values)
 
 
 class Trackio(Service):

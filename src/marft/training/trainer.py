@@ -27,6 +27,7 @@ from marft.runs.checkpoints import Checkpoints
 from marft.runs.directory import RunDirectory
 from marft.runs.file_schemas import When
 from marft.runs.transcripts import make_transcript, worst_episodes
+from marft.training.beside import evaluate_beside
 from marft.training.build import Assembly
 from marft.training.checkpoint import Position, write_checkpoint
 from marft.training.guard import Collapsed, Guard
@@ -35,7 +36,7 @@ from marft.training.metrics import Play, episode_rows, failed_rows, iteration_ro
 from marft.training.resuming import SLOWER, recover_from, restart_ranks
 from marft.training.schedule import schedule_plays
 from marft.training.tracking import Tracker, flatten
-from marft.training.watchers import Evaluator, Watcher
+from marft.training.watchers import Evaluator, Keep, Watcher
 from marft.types import Episode
 
 COUNTED = {"rollout": "episodes", "update": "minibatches", "eval": "episodes"}  # what a phase consists of
@@ -51,10 +52,11 @@ class Trainer:
         self.config, self.parts, self.run, self.trackers, self.watcher = config, parts, run, trackers, watcher
         self.learner, self.evaluator = parts.learner, evaluator
         assert isinstance(config.credit, Credit)
+        self.players = players or LocalPlayers(config, parts.runner, parts)
         self.source: EpisodeSource = OrderedSource(
-            config, parts.runner, players or LocalPlayers(config, parts.runner, parts), parts.snapshot,
-            self.learner.members, config.credit, resume_remedy(run.path),
+            config, parts.runner, self.players, parts.snapshot, self.learner.members, config.credit, resume_remedy(run.path),
         )  # fmt: skip
+        self.beside: list[int] = []  # iterations whose evaluations are under way
         self.checkpoints = Checkpoints(run.path / "checkpoints", config.checkpoint.keep)
         self.position = Position()
         self.guard = Guard(run, parts.vocabularies, watcher.warned, stops=config.train.on_collapse != "warn")
@@ -111,7 +113,7 @@ class Trainer:
         for number, steps in enumerate(self.plays()):
             with self.time_phase("rollout"):
                 rollout = self.source.next_batch(before.iteration, number)
-                self.note_incidents(rollout)
+                self.note_incidents(rollout.incidents, before.iteration + 1)
             with self.time_phase("credit"), self.require_finite(rollout):
                 data, mismatch = self.estimate(rollout.batch)
             with self.time_phase("update"), self.require_finite(rollout, data):
@@ -137,17 +139,24 @@ class Trainer:
             },
         }
         with self.time_phase("eval"):
-            if self.config.eval.every and self.position.iteration % self.config.eval.every == 0:
+            if self.evaluator.is_beside:
+                evaluate_beside(self, row)
+            elif self.is_evaluation_due(self.position.iteration):
                 row["eval"] = self.play_held_out("during")
         row["seconds"] = self.seconds
         self.record(row, done)
         self.watcher.iterated(row, progress, self.progress)
         self.guard.look(row)
 
-    def note_incidents(self, rollout: Rollout) -> None:
+    def is_evaluation_due(self, iteration: int) -> bool:
+        """Whether the team is evaluated as this iteration leaves it."""
+        tasks, every = self.config.eval.tasks, self.config.eval.every
+        return tasks > 0 and every > 0 and iteration % every == 0
+
+    def note_incidents(self, lines: Sequence[str], iteration: int) -> None:
         """Players that were lost and replaced, for the terminal and the record."""
-        for line in rollout.incidents:
-            self.run.append_event("player", self.position.iteration + 1, line=line)
+        for line in lines:
+            self.run.append_event("player", iteration, line=line)
             self.watcher.warned(line)
 
     def require_finite(self, rollout: Rollout, data: TrainingBatch | None = None) -> AbstractContextManager[None]:
@@ -296,13 +305,17 @@ class Trainer:
 
     def play_held_out(self, when: When) -> dict[str, Any]:
         """The figures of an evaluation at this moment; its transcripts go into the run's folder."""
-        position, count = self.position.iteration, self.config.track.held_out
+        return self.evaluator.play(self.keep_transcripts(when, self.position.iteration))
+
+    def keep_transcripts(self, when: When, iteration: int) -> Keep:
+        """What writes the transcripts of an evaluation into the run's folder."""
 
         def keep(benchmark: str | None, episodes: Sequence[Episode], host: Host) -> None:
-            kept = [make_transcript(episode, host.gold(episode.task)) for episode in worst_episodes(episodes, count)]
-            self.run.append_held_out(position, when, benchmark, kept)
+            worst = worst_episodes(episodes, self.config.track.held_out)
+            kept = [make_transcript(episode, host.gold(episode.task)) for episode in worst]
+            self.run.append_held_out(iteration, when, benchmark, kept)
 
-        return self.evaluator.play(keep)
+        return keep
 
     def is_evaluated(self, when: str, summary: Mapping[str, Any]) -> bool:
         """Whether there is nothing to evaluate, or the summary holds it already, of the same team in the same way."""
