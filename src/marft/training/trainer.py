@@ -14,8 +14,6 @@ import torch
 from marft.algorithms.batch import Batch, TrainingBatch, check_estimate
 from marft.algorithms.decoupled import Decoupled, Mismatch, decouple
 from marft.algorithms.kl_penalty import kl_penalty
-from marft.algorithms.losses import adapted_kl_weight
-from marft.algorithms.trust_region import adapted_rate
 from marft.config import Config
 from marft.envs.hosting import Host
 from marft.game.play import seed_of
@@ -27,6 +25,7 @@ from marft.runs.checkpoints import Checkpoints
 from marft.runs.directory import RunDirectory
 from marft.runs.file_schemas import When
 from marft.runs.transcripts import make_transcript, worst_episodes
+from marft.training.adaptation import after_update
 from marft.training.beside import evaluate_beside
 from marft.training.build import Assembly
 from marft.training.checkpoint import Position, write_checkpoint
@@ -165,17 +164,10 @@ class Trainer:
 
     def advance(self, data: TrainingBatch, update: Update, generated: int) -> None:
         """Where the run stands after an update."""
-        position = self.position
-        self.position = replace(
-            position,
-            version=position.version + 1,
-            tokens_generated=position.tokens_generated + generated,
-            tokens_trained=position.tokens_trained + update.tokens,
-            baselines=self.next_baselines(data),
-            kl_weights=self.next_kl_weights(update),
-            rates={**position.rates, **{n: adapted_rate(self.rate(n), far) for n, far in update.excess.items()}},
-            **self.source.state_dict(),
-        )
+        adapted = after_update(self.position, self.config.algorithm.kl, data, update)
+        generated += self.position.tokens_generated
+        drawn = self.source.state_dict()["tasks_drawn"]
+        self.position = replace(adapted, tokens_generated=generated, tasks_drawn=drawn)
 
     def publish(self) -> None:
         """The engines speak with the adapters as they are now."""
@@ -232,25 +224,6 @@ class Trainer:
         data = TrainingBatch(batch=learnt, scores=scores, estimate=estimate)
         return data, None if found is None else found.mismatch
 
-    def next_baselines(self, data: TrainingBatch) -> Mapping[str, float]:
-        """The agents' running baselines after an update."""
-        if data.estimate.baseline_A is None:
-            return self.position.baselines
-        names = (member.agent for member in data.batch.members)
-        found = zip(names, data.estimate.baseline_A.tolist(), strict=True)
-        return {name: baseline for name, baseline in found if not math.isnan(baseline)}  # NaN: it has not acted yet
-
-    def next_kl_weights(self, done: Update) -> Mapping[str, float]:
-        """The weights of a KL with a target after an update: each agent's moves with its own KL."""
-        kl, weights = self.config.algorithm.kl, dict(self.position.kl_weights)
-        if kl.target is None:
-            return weights
-        for member in self.learner.members:
-            found = done.statistics[member.agent].get("reference_kl")
-            if found is not None:
-                weights[member.agent] = adapted_kl_weight(weights.get(member.agent, kl.weight), found, kl.target)
-        return weights
-
     def lr_factor(self) -> float:
         """Linear warm-up, then constant or linear decay to a tenth."""
         done, optimizer = self.position.iteration, self.config.optimizer
@@ -259,14 +232,10 @@ class Trainer:
         fall = 1 - 0.9 * past if optimizer.decay == "linear" else 1.0
         return rise * fall
 
-    def rate(self, adapter: str) -> float:
-        """What the trust region left of an adapter's learning rate."""
-        return self.position.rates.get(adapter, 1.0)
-
     def rates(self) -> dict[str, float]:
-        """The factors of all learning rates in this iteration."""
+        """The factors of all learning rates in this iteration: what the trust region left of each, for one thing."""
         common = self.lr_factor() * SLOWER**self.position.returns
-        return {name: common * self.rate(name) for name in self.learner.rates}
+        return {name: common * self.position.rates.get(name, 1.0) for name in self.learner.rates}
 
     def record(self, row: dict[str, Any], plays: Sequence[Play]) -> None:
         """Write the iteration's row and episodes to the run's files, and send them to all trackers."""
