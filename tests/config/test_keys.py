@@ -45,7 +45,7 @@ schedule.mode schedule.interval schedule.clip
 lora.rank lora.alpha lora.targets
 optimizer.lr optimizer.weight_decay optimizer.eps optimizer.grad_clip optimizer.warmup optimizer.decay
 train.iterations train.budget train.tasks train.samples train.epochs train.minibatches train.tokens train.recompute train.failures train.on_collapse train.lag
-rollout.workers rollout.shards rollout.threads rollout.gpus rollout.patience
+rollout.workers rollout.shards rollout.threads rollout.gpus rollout.patience rollout.swap rollout.replay
 engine.name engine.slots engine.memory engine.url engine.mismatch engine.options
 eval.tasks eval.every eval.temperature eval.top_p eval.top_k eval.samples eval.k eval.ablate
 eval.benchmarks.*.name eval.benchmarks.*.deadline eval.benchmarks.*.tasks_deadline eval.benchmarks.*.workers

@@ -43,6 +43,7 @@ class WorkerFleet:
         self._ledger: Ledger[Work, Played] = Ledger()
         self._supervisors: list[threading.Thread] = []
         self._episodes: dict[Key, int] = {}  # of assignments that nobody has taken
+        self._published: dict[int, Adapters] = {}  # versions that may enter plays under way
         self._error: BaseException | None = None
         self._closed = False
         self._deaths = 0  # since something was played
@@ -53,8 +54,13 @@ class WorkerFleet:
         """Always: their memory is not ours."""
         return True
 
-    def published(self, version: int) -> None:
-        """Adapters travel with the assignments that need them."""
+    def published(self, version: int, adapters: Adapters) -> None:
+        """Adapters travel with the assignments that need them, and to those under way where they may enter."""
+        if self.config.rollout.swap == "token":
+            oldest = version - self.config.train.lag
+            with self._changed:
+                self._published[version] = adapters
+                self._published = {v: kept for v, kept in self._published.items() if v >= oldest}
 
     def offer(self, assignment: Assignment, adapters: Adapters) -> None:
         """To the first worker that is free."""
@@ -88,6 +94,7 @@ class WorkerFleet:
         with self._changed:
             self._ledger.forget()
             self._episodes.clear()
+            self._published.clear()
 
     def close(self) -> None:
         """Ends all workers, whatever they are doing."""
@@ -143,11 +150,15 @@ class WorkerFleet:
                 continue
             key, (assignment, adapters) = work
             tasks = self.host.tasks("train")
-            played = worker.play(assignment, adapters, [tasks[i] for i in assignment.tasks])
+            played = worker.play(assignment, adapters, [tasks[i] for i in assignment.tasks], self._newer)
             with self._changed:
                 self._ledger.finish(number, key, played)
                 self._deaths = 0
                 self._changed.notify_all()
+
+    def _newer(self, version: int) -> list[tuple[int, Adapters]]:
+        with self._changed:
+            return sorted((v, adapters) for v, adapters in self._published.items() if v > version)
 
     def _replace(self, number: int, why: str) -> None:
         if not self._is_running():

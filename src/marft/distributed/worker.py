@@ -54,6 +54,14 @@ class Mouth:
         finally:
             turning.cancel()
 
+    def idly(self, receive: Callable[[], bytes]) -> bytes:
+        """A message that is waited for in the middle of a play, which need not move on meanwhile."""
+        self.playing = False
+        try:
+            return receive()
+        finally:
+            self.playing = self.moved = True
+
     def _beat(self) -> None:
         pause = threading.Event()
         while not pause.wait(BEAT_S):
@@ -72,7 +80,7 @@ def main() -> None:
     receive_in_thread(read_frames(told), inbox.put)
     limit_spinning()
     try:
-        work(mouth, inbox.get)
+        work(mouth, inbox)
     except BaseException as error:
         from marft.distributed.messages import Failure, pack_failure
         from marft.types import MarftError
@@ -83,30 +91,36 @@ def main() -> None:
         os._exit(1)
 
 
-def work(mouth: Mouth, receive: Callable[[], bytes]) -> None:
+def work(mouth: Mouth, inbox: queue.SimpleQueue[bytes]) -> None:
     """Build the team, then play assignment after assignment."""
     from marft.distributed import messages
+    from marft.distributed.swapping import Swapping
     from marft.rollouts.event_loop import one_loop, run_async
     from marft.rollouts.players import Played, playing
     from marft.training.build import assemble
     from marft.version import __version__
 
-    setup = messages.SETUPS.validate_json(receive()[1:])
+    setup = messages.SETUPS.validate_json(inbox.get()[1:])
     config = prepare(setup, __version__)
     with one_loop(), assemble(config, specs=setup.adapters, reads=("train",)) as parts:
+        swapping = Swapping(inbox.get_nowait, lambda: mouth.idly(inbox.get), parts.publish)
+        if config.rollout.swap == "token":
+            parts.lockstep.before_step = swapping.before_step
         mouth.say(messages.READY)
         while True:
-            message = receive()
+            message = inbox.get()
             kind, body = message[:1], message[1:]
             if kind == messages.ADAPTERS:
                 version, adapters = messages.unpack_adapters(body)
                 parts.publish(version, adapters)
                 continue
             assignment, before = messages.ASSIGNMENTS.validate_json(body), parts.tokens
+            swapping.begin(assignment.swaps)
             mouth.playing = True
             episodes = run_async(mouth.watch(playing(config, parts.runner, assignment)))
             mouth.playing = False
-            mouth.say(messages.pack_played(Played(episodes=episodes, tokens=parts.tokens - before)))
+            played = Played(episodes=episodes, tokens=parts.tokens - before, swaps=tuple(swapping.done))
+            mouth.say(messages.pack_played(played))
 
 
 def prepare(setup: Setup, version: str) -> Any:

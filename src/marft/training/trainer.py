@@ -34,6 +34,7 @@ from marft.training.interruption import Interruption
 from marft.training.metrics import Play, episode_rows, failed_rows, iteration_row
 from marft.training.resuming import SLOWER, recover_from
 from marft.training.schedule import schedule_plays
+from marft.training.swap_log import SWAPS, logged_swaps
 from marft.training.tracking import Tracker, flatten
 from marft.training.watchers import Evaluator, Watcher
 from marft.types import Episode
@@ -53,7 +54,7 @@ class Trainer:
         assert isinstance(config.credit, Credit)
         self.source: EpisodeSource = OrderedSource(
             config, parts.runner, players or LocalPlayers(config, parts.runner, parts), parts.snapshot,
-            self.learner.members, config.credit, resume_remedy(run.path),
+            self.learner.members, config.credit, resume_remedy(run.path), logged_swaps(config),
         )  # fmt: skip
         self.checkpoints = Checkpoints(run.path / "checkpoints", config.checkpoint.keep)
         self.position = Position()
@@ -141,10 +142,12 @@ class Trainer:
         self.guard.look(row)
 
     def note_incidents(self, rollout: Rollout) -> None:
-        """Players that were lost and replaced, for the terminal and the record."""
+        """Players that were lost and replaced, for the terminal and the record; and where new weights entered."""
         for line in rollout.incidents:
             self.run.append_event("player", self.position.iteration + 1, line=line)
             self.watcher.warned(line)
+        for (iteration, play, shard), swaps in rollout.swaps.items():
+            self.run.append_event(SWAPS, iteration + 1, play=play, shard=shard, swaps=swaps)
 
     def require_finite(self, rollout: Rollout, data: TrainingBatch | None = None) -> AbstractContextManager[None]:
         """A context that saves the batch and raises Collapsed where a value or a gradient is not finite."""
