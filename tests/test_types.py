@@ -44,12 +44,14 @@ def test_a_completion_has_a_logprob_for_each_token() -> None:
         Completion(text="", token_ids=(1, 2), logprobs=(0.0,), finish="stop", version=0)
 
 
-def test_a_completion_has_a_range_of_versions() -> None:
-    said = Completion(text="", token_ids=(), logprobs=(), finish="stop", version=3)
-    assert (said.version, said.newest) == (3, 3)
-    assert dataclasses.replace(said, newest=5).newest == 5
-    with pytest.raises(ValueError, match="newest 2 is older than version 3"):
-        dataclasses.replace(said, newest=2)
+def test_a_completion_has_runs_of_versions() -> None:
+    said = Completion(text="", token_ids=(5, 6, 7), logprobs=(0.0,) * 3, finish="stop", version=3)
+    assert (said.versions, said.newest) == (((3, 3),), 3)
+    assert dataclasses.replace(said, versions=((3, 1), (5, 2))).newest == 5
+    with pytest.raises(ValueError, match=r"3 token ids, and versions .* say who drew how many"):
+        dataclasses.replace(said, versions=((3, 1), (5, 1)))
+    with pytest.raises(ValueError, match="version 3 is not the oldest"):
+        dataclasses.replace(said, versions=((2, 1), (3, 2)))
 
 
 def test_text_that_no_model_of_ours_sampled_has_no_ids() -> None:

@@ -122,7 +122,8 @@ class Completion:
     """What an engine sampled: ids as drawn (end-of-turn included) and each one's log-prob when it was drawn.
 
     Text that no model of ours sampled (a script's, a remote endpoint's) has no ids and cannot be trained on.
-    The policy may change while tokens are drawn: `version` is the oldest that drew one, `newest` the newest.
+    The policy may change while tokens are drawn: `version` is the oldest that drew one, and `versions` are the runs of
+    tokens, each a version and how many it drew.
     """
 
     text: str
@@ -131,15 +132,22 @@ class Completion:
     finish: Finish
     version: int
     stop: str | None = None  # the stop string that ended it, where one did
-    newest: int = -1  # unless given, `version`: one policy drew all of it
+    versions: tuple[tuple[int, int], ...] = ()  # unless given, one run: `version` drew all of it
 
     def __post_init__(self) -> None:
-        if self.newest < 0:
-            object.__setattr__(self, "newest", self.version)
-        if self.newest < self.version:
-            raise ValueError(f"newest {self.newest} is older than version {self.version}")
         if len(self.token_ids) != len(self.logprobs):
             raise ValueError(f"{len(self.token_ids)} token ids but {len(self.logprobs)} log-probs")
+        if not self.versions:
+            object.__setattr__(self, "versions", ((self.version, len(self.token_ids)),))
+        if sum(count for _, count in self.versions) != len(self.token_ids):
+            raise ValueError(f"{len(self.token_ids)} token ids, and versions {self.versions} say who drew how many")
+        if min(version for version, _ in self.versions) != self.version:
+            raise ValueError(f"version {self.version} is not the oldest of {self.versions}")
+
+    @property
+    def newest(self) -> int:
+        """The newest version that drew a token."""
+        return max(version for version, _ in self.versions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

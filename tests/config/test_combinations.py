@@ -264,6 +264,15 @@ ROLLOUTS = [
       for wrong, right in (("loca", "local"), ("head", "head:6379"), ("http://head:80", "ray://head:10001"))),
     refusal(f"{VLLM} & engine.url=http://h & rollout.workers=2", "rollout.workers", "a server is one engine for all; drop",
             f"{VLLM} & rollout.workers=2", f"{VLLM} & engine.url=http://h"),
+    *(refusal(f"engine.name={name} & train.lag=1 & rollout.swap=token", "rollout.swap",
+              "only the local engine changes weights while it speaks; use turn",
+              f"engine.name={name} & train.lag=1 & rollout.swap=turn", "train.lag=1 & rollout.swap=token")
+      for name in ("vllm", "marft.engines.scripted:ScriptedEngine")),
+    *(refusal(f"rollout.swap=token & {given}", "rollout.swap", "no newer weights come while a play is under way; give train.lag",
+              "rollout.swap=token & train.lag=1 & rollout.workers=2", "rollout.swap=turn")
+      for given in ("train.lag=0", "rollout.workers=2", "train.lag=2 & rollout.workers=0")),
+    refusal("rollout.replay=runs/a", "rollout.replay", "without swaps a run repeats itself; say rollout.swap=token or drop it",
+            "rollout.replay=runs/a & rollout.swap=token & train.lag=1"),
 ]  # fmt: skip
 ENGINES = [
     refusal("engine.options={a: 1}", "engine.options", "they are for an engine of your own, and local has none; drop them",

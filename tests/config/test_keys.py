@@ -46,7 +46,7 @@ lora.rank lora.alpha lora.targets
 optimizer.lr optimizer.weight_decay optimizer.eps optimizer.grad_clip optimizer.warmup optimizer.decay
 train.iterations train.budget train.tasks train.samples train.epochs train.minibatches train.tokens train.recompute train.failures train.on_collapse train.lag
 learner.ranks
-rollout.workers rollout.shards rollout.threads rollout.gpus rollout.patience
+rollout.workers rollout.shards rollout.threads rollout.gpus rollout.patience rollout.swap rollout.replay
 cluster.address
 engine.name engine.slots engine.memory engine.url engine.mismatch engine.options
 eval.tasks eval.every eval.temperature eval.top_p eval.top_k eval.samples eval.k eval.ablate

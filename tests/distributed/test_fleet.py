@@ -24,6 +24,7 @@ from marft.distributed.messages import SETUPS, Setup, pack_setup
 from marft.distributed.player import package_versions, prepare
 from marft.distributed.worker_process import WorkerProcess
 from marft.envs.processes import descendants
+from marft.runs.directory import RunDirectory
 from marft.types import MarftError
 
 TRAIN = {"iterations": 4, "tasks": 4}
@@ -105,6 +106,77 @@ def test_at_lag_0_workers_play_what_this_process_would(tmp_path: Path) -> None:
     alone, two = with_workers(tmp_path / "alone", 0, 0), with_workers(tmp_path / "two", 0, 2)
     assert digest(two) == digest(alone)
     assert [row["agents"]["ann"]["staleness"] for row in rows(two / "metrics.jsonl")] == [0.0] * 4
+
+
+def swapping(**rollout: Any) -> dict[str, Any]:
+    """Long turns, so that versions can enter in the middle of them."""
+    agents = {name: {"max_tokens": 96, "temperature": 3.0} for name in ("ann", "bob")}
+    given = {"shards": 2, "swap": "token", **rollout}
+    return {
+        "train": {**TRAIN, "samples": 8, "lag": 2},
+        "rollout": given,
+        "optimizer": STEADY,
+        "team": {"agents": agents},
+    }
+
+
+def logged(run: Path) -> dict[tuple[int, int], Any]:
+    events = [event for event in rows(run / "events.jsonl") if event["event"] == "swaps"]
+    return {(event["iteration"], event["shard"]): event["swaps"] for event in events}
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_versions_enter_where_a_log_says_whoever_plays_and_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = {(2, 0): [[3, 1]], (3, 0): [[1, 1], [5, 2]], (4, 1): [[2, 3]]}
+    source = RunDirectory.create(tmp_path / "log", config_of(**swapping()), {})
+    for (iteration, shard), swaps in log.items():
+        source.append_event("swaps", iteration, play=0, shard=shard, swaps=swaps)
+    given = {"replay": str(source.path)}
+    one = start(tmp_path / "one", **swapping(workers=1, **given))
+    harmed = harm_workers(monkeypatch, kill_soon, times=2)
+    two = start(tmp_path / "two", **swapping(workers=2, **given))
+    assert len(harmed) == 2
+    assert digest(two) == digest(one)
+    assert played(two) == played(one)
+    everywhere = {(iteration, shard): [] for iteration in range(1, 5) for shard in (0, 1)}
+    assert (
+        logged(two) == logged(one) == everywhere | log
+    )  # also where nothing entered: it may have when it was played before
+    turns = {i: [turn for row in played(one) if row["iteration"] == i for turn in row["turns"]] for i in (1, 2, 3)}
+    runs = {i: {tuple(v for v, _ in turn.get("versions", [[turn["version"]] * 2])) for turn in turns[i]} for i in turns}
+    assert runs[1] == {(0,)}
+    assert (0, 1) in runs[2]
+    assert (1, 2) in runs[3]
+    assert all(
+        sum(count for _, count in turn["versions"]) == len(turn["token_ids"])
+        for turn in turns[2] + turns[3]
+        if "versions" in turn
+    )
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_a_run_with_swaps_is_repeated_by_its_own_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its second iteration begins late, when a newer version is there."""
+    plays = WorkerProcess.play
+
+    def play(self: WorkerProcess, assignment: Any, adapters: Any, tasks: Any, newer: Any) -> Any:
+        while assignment.key[0] == 1 and not newer(assignment.version):
+            time.sleep(0.01)
+        return plays(self, assignment, adapters, tasks, newer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WorkerProcess, "play", play)
+        first = start(tmp_path / "first", **swapping(workers=1))
+    log = logged(first)
+    assert all(log[2, shard][0][1] == 1 for shard in (0, 1))
+    staleness = [row["agents"]["ann"]["staleness"] for row in rows(first / "metrics.jsonl")]
+    assert staleness[1] < 1  # what it is by turns
+    again = start(tmp_path / "again", **swapping(workers=2, replay=str(first)))
+    assert digest(again) == digest(first)
+    assert played(again) == played(first)
+    assert logged(again) == log
 
 
 def test_a_worker_that_is_stopped_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,9 @@ FLOATS = st.floats(width=64)
 
 
 def episode_of(text: str, logprob: float, reward: float) -> Episode:
-    said = Completion(text=text, token_ids=(5, 7), logprobs=(logprob, -0.1), finish="stop", version=3, newest=4)
+    said = Completion(
+        text=text, token_ids=(5, 7), logprobs=(logprob, -0.1), finish="stop", version=3, versions=((3, 1), (4, 1))
+    )
     saw = (Message(role="user", content=text),)
     turn = Turn(agent="ann", index=0, nth=0, shown=text, observation=saw, prompt_ids=(1, 2), completion=said)
     given = Reward(team=reward, turns={0: reward, 12: 1.5}, correct=True, players={0: "x"})

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 import torch
 
+from marft.engines.base import Adapters
 from marft.engines.local import LocalEngine
 from marft.models.loading import load, render
+from marft.models.scoring import action_span, hidden_states, logprobs
+from marft.models.team import TeamModel
 from marft.types import Completion, Message, Request, Sampling
 
 RANKS = {"planner": 4, "solver": 7}
@@ -41,3 +44,50 @@ def same(one: Completion, other: Completion) -> None:
     assert one.text == other.text
     assert one.finish == other.finish
     assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+
+
+def recomputed(team: TeamModel, asked: Sequence[Request], said: Sequence[Completion]) -> torch.Tensor:
+    """Log-probs of what was said, by the scoring that training uses, one by one."""
+    found = []
+    with torch.no_grad():
+        for r, c in zip(asked, said, strict=True):
+            hidden = hidden_states(team, [action_span(r.adapter, r.prompt_ids, c.token_ids)])
+            temperature = torch.full((len(c.token_ids),), r.sampling.temperature)
+            found.append(logprobs(team, hidden, torch.tensor(c.token_ids), temperature)[0])
+    return torch.cat(found)
+
+
+def random_policy(team: TeamModel, seed: int) -> Adapters:
+    """Adapters that speak quite differently from those of another seed."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: {
+            key: torch.randn(parameter.shape, generator=generator) * 0.1
+            for key, parameter in team.trainable_parameters(name).items()
+        }
+        for name in RANKS
+    }
+
+
+def publish_between_bursts(engine: LocalEngine, policies: Mapping[int, Adapters], at: Mapping[int, int]) -> None:
+    """Before burst b of the engine version `at[b]` is published."""
+    burst = -1
+
+    async def publish() -> None:
+        nonlocal burst
+        burst += 1
+        if burst in at:
+            engine.publish(at[burst], policies[at[burst]])
+
+    engine.settled = publish
+
+
+def check_each_version(
+    team: TeamModel, policies: Mapping[int, Adapters], asked: Sequence[Request], said: Sequence[Completion]
+) -> None:
+    """Each token's log-prob is what a fresh computation gives under the version that drew it."""
+    drawn_by = torch.tensor([version for c in said for version, count in c.versions for _ in range(count)])
+    for version in drawn_by.unique().tolist():
+        team.load_adapters(policies[version])
+        own = drawn_by == version
+        torch.testing.assert_close(flat(said)[own], recomputed(team, asked, said)[own], atol=1e-5, rtol=0)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from asking import FREE, RANKS, WILD, ask, request, same
+from asking import FREE, RANKS, WILD, ask, check_each_version, publish_between_bursts, random_policy, request, same
 from teams import team_of
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -117,6 +117,18 @@ def test_equal_prompts_are_read_once_and_copied(team: TeamModel) -> None:
     asked = [request(i // 4, sampling=WILD, seed=i) for i in range(12)]
     found = check(team, in_slots(team, 12), asked)
     assert len({one.token_ids for one in found}) > 6
+
+
+@pytest.mark.parametrize("slots", [4, 40])
+def test_every_token_is_its_own_versions_in_slots(slots: int) -> None:
+    team = team_of(RANKS, std=0.01)
+    policies = {version: random_policy(team, version) for version in (1, 2, 3)}
+    engine = in_slots(team, slots)
+    publish_between_bursts(engine, policies, {0: 1, 1: 2, 2: 3, 5: 1})
+    asked = [replace(one, sampling=replace(WILD, max_tokens=40)) for one in mixed(30)]
+    said = ask(engine, *asked)
+    assert sum(len(one.versions) > 1 for one in said) > 4
+    check_each_version(team, policies, asked, said)
 
 
 def test_long_prompts_come_in_parts(team: TeamModel, monkeypatch: pytest.MonkeyPatch) -> None:

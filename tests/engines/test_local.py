@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from asking import FREE, RANKS, WILD, ask, flat, request, same
+from asking import FREE, RANKS, WILD, ask, flat, recomputed, request, same
 from teams import peft_of, team_of
 from torch import Tensor
 
 from marft.engines.eager import EagerStepper
 from marft.engines.local import LocalEngine
-from marft.models.scoring import action_span, hidden_states, logprobs
 from marft.models.team import TeamModel
 from marft.types import Completion, MarftError, Message, PromptTooLong, Request, Sampling, SpeechError
 
@@ -21,17 +20,6 @@ from marft.types import Completion, MarftError, Message, PromptTooLong, Request,
 @pytest.fixture(scope="module")
 def team() -> TeamModel:
     return team_of(RANKS, std=0.01)
-
-
-def recomputed(team: TeamModel, asked: Sequence[Request], said: Sequence[Completion]) -> torch.Tensor:
-    """Log-probs of what was said, by the scoring that training uses, one by one."""
-    found = []
-    with torch.no_grad():
-        for r, c in zip(asked, said, strict=True):
-            hidden = hidden_states(team, [action_span(r.adapter, r.prompt_ids, c.token_ids)])
-            temperature = torch.full((len(c.token_ids),), r.sampling.temperature)
-            found.append(logprobs(team, hidden, torch.tensor(c.token_ids), temperature)[0])
-    return torch.cat(found)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 1.5])
@@ -329,20 +317,6 @@ def test_tokens_are_counted_and_the_version_is_noted(team: TeamModel) -> None:
     said = ask(engine, *(request(i, seed=i) for i in range(6)))
     assert engine.tokens == sum(len(c.token_ids) for c in said)
     assert {c.version for c in said} == {3}
-
-
-def test_what_is_under_way_when_a_version_is_published_has_both(team: TeamModel) -> None:
-    engine = LocalEngine(team, 2)
-    wild = Sampling(temperature=3.0, max_tokens=24)
-
-    async def play() -> list[Completion]:
-        first = asyncio.create_task(engine.generate(request(1, sampling=wild)))
-        while not engine.live:
-            await asyncio.sleep(0)
-        engine.publish(1)
-        return [await first, await engine.generate(request(1, sampling=wild))]
-
-    assert [(said.version, said.newest) for said in asyncio.run(play())] == [(0, 1), (1, 1)]
 
 
 def push(team: TeamModel, adapter: str, seed: int) -> None:

@@ -54,6 +54,25 @@ def test_settled_waits_for_all_of_them_and_for_those_who_ask_again() -> None:
     assert happened == ["answered"] * 3 + ["settled"]
 
 
+def test_what_comes_before_a_step_comes_when_all_is_settled() -> None:
+    happened: list[str] = []
+
+    async def ask(lockstep: Lockstep) -> None:
+        await lockstep.reply(late(0.01, 1))
+        happened.append("answered")
+
+    async def story() -> None:
+        lockstep = Lockstep(before_step=lambda: happened.append("before a step"))
+        asking = asyncio.create_task(ask(lockstep))
+        await asyncio.sleep(0)
+        await lockstep.settled()
+        await lockstep.settled()
+        await asking
+
+    asyncio.run(story())
+    assert happened == ["answered", "before a step", "before a step"]
+
+
 def test_a_question_that_fails_or_is_given_up_holds_nobody_back() -> None:
     async def fail() -> int:
         await asyncio.sleep(0.01)

@@ -147,6 +147,23 @@ def test_an_agent_s_figures_by_hand() -> None:
     }  # fmt: skip
 
 
+def test_staleness_is_that_of_a_turns_tokens() -> None:
+    """The second turn of the first episode has two tokens, by versions 1 and 3; the third has three by 1, 2 and 2."""
+    spoken = episode("aab", version=1)
+    runs = ((1, 1),), ((1, 1), (3, 1)), ((1, 1), (2, 2))
+    turns = tuple(
+        replace(turn, completion=replace(turn.completion, versions=own))
+        for turn, own in zip(spoken.turns, runs, strict=True)
+    )
+    found = play([episode("", ended="failed", error="no"), replace(spoken, turns=turns)], members("a", "b"), version=4)
+    agents = iteration_row([found])["agents"]
+    assert agents["a"]["staleness"] == (3 + 2) / 2
+    assert agents["b"]["staleness"] == pytest.approx((3 + 2 + 2) / 3)
+    [row] = episode_rows(found.rollout, found.data, 1, 1)
+    assert [turn.get("versions") for turn in row["turns"]] == [None, *runs[1:]]
+    assert [turn["version"] for turn in row["turns"]] == [1, 1, 1]
+
+
 def test_an_agent_s_distance_from_the_policy_that_spoke() -> None:
     """`truncated` stays the share of turns cut at their limit."""
     figures = {"tokens": 4.0, "kl": 0.5, "mean": 0.25, "max": 1.0, "weight": 1.5, "truncated": 0.75}

@@ -98,6 +98,8 @@ class RolloutConfig(Section):
     threads: Annotated[int, Field(ge=1)] | None = None  # of each process; None: the machine's, shared evenly
     gpus: tuple[Annotated[int, Field(ge=0)], ...] = ()  # of the workers, in turn; none given: the run's own device
     patience: Annotated[float, Field(gt=0)] = 45.0  # seconds without a sign of life after which a worker is replaced
+    swap: Literal["turn", "token"] = "turn"  # token: newer versions enter a play under way, in the middle of turns too
+    replay: Text | None = None  # a run with `swap: token`: versions enter where they entered there
 
 
 class LearnerConfig(Section):
@@ -345,3 +347,11 @@ class Config(Section):
             raise ValueError("rollout.gpus: Ray gives each worker a GPU of its own; drop it, or cluster.address")
         if self.workers and self.engine.name == "vllm" and self.engine.url is not None:
             raise ValueError("rollout.workers: a server is one engine for all; drop engine.url or the workers")
+        if rollout.swap == "token" and self.engine.name != "local":
+            raise ValueError("rollout.swap: only the local engine changes weights while it speaks; use turn")
+        if rollout.swap == "token" and not (self.workers and self.train.lag):
+            raise ValueError(
+                "rollout.swap: no newer weights come while a play is under way; give train.lag and workers, or use turn"
+            )
+        if rollout.replay is not None and rollout.swap == "turn":
+            raise ValueError("rollout.replay: without swaps a run repeats itself; say rollout.swap=token or drop it")

@@ -56,6 +56,7 @@ class WorkerFleet:
         self._awaited: Key | None = None
         self._supervisors: list[threading.Thread] = []
         self._episodes: dict[Key, int] = {}  # of assignments that nobody has taken
+        self._published: dict[int, Adapters] = {}  # versions that may enter plays under way
         self._error: BaseException | None = None
         self._closed = False
         self._deaths = 0  # since something was played
@@ -66,8 +67,13 @@ class WorkerFleet:
         """Always: their memory is not ours."""
         return True
 
-    def published(self, version: int) -> None:
-        """Adapters travel with the assignments that need them."""
+    def published(self, version: int, adapters: Adapters) -> None:
+        """Adapters travel with the assignments that need them, and to those under way where they may enter."""
+        if self.config.rollout.swap == "token":
+            oldest = version - self.config.train.lag
+            with self._changed:
+                self._published[version] = adapters
+                self._published = {v: kept for v, kept in self._published.items() if v >= oldest}
 
     def offer(self, assignment: Assignment, adapters: Adapters, tasks: Sequence[Task]) -> None:
         """To the first worker that is free."""
@@ -104,6 +110,8 @@ class WorkerFleet:
         with self._changed:
             self._ledger.forget()
             self._episodes.clear()
+            self._published.clear()
+            self._published.clear()
 
     def close(self) -> None:
         """Ends all workers, whatever they are doing."""
@@ -166,11 +174,16 @@ class WorkerFleet:
                 worker.check()
                 continue
             key, work = begun
-            played = worker.play(work.assignment, work.adapters, work.tasks)
+            newer = self._newer if not key.held_out else no_newer
+            played = worker.play(work.assignment, work.adapters, work.tasks, newer)
             with self._changed:
                 self._ledger.finish(number, key, played)
                 self._deaths = 0
                 self._changed.notify_all()
+
+    def _newer(self, version: int) -> list[tuple[int, Adapters]]:
+        with self._changed:
+            return sorted((v, adapters) for v, adapters in self._published.items() if v > version)
 
     def _replace(self, number: int, why: str) -> None:
         if not self._is_running():
@@ -190,6 +203,11 @@ class WorkerFleet:
 
     def _is_running(self) -> bool:
         return not self._closed and self._error is None
+
+
+def no_newer(version: int) -> list[tuple[int, Adapters]]:
+    """An evaluation is of one version."""
+    return []
 
 
 def open_players(config: Config, parts: Assembly) -> Players:

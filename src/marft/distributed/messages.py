@@ -70,14 +70,17 @@ def pack_assignment(assignment: Assignment) -> bytes:
 def pack_played(played: Played) -> bytes:
     """Episodes, without what only grading needs of their tasks: the trainer knows the tasks."""
     bare = [replace(episode, task=Task(id=episode.task.id, prompt="")) for episode in played.episodes]
-    return PLAYED + played.tokens.to_bytes(8, "big") + EPISODES.dump_json(bare)
+    head = json.dumps({"tokens": played.tokens, "swaps": played.swaps})
+    return PLAYED + head.encode() + b"\n" + EPISODES.dump_json(bare)
 
 
 def unpack_played(body: bytes, tasks: Sequence[Task]) -> Played:
     """Episodes of these tasks again."""
-    by_id = {task.id: task for task in tasks}
-    episodes = [replace(episode, task=by_id[episode.task.id]) for episode in EPISODES.validate_json(body[8:])]
-    return Played(episodes=episodes, tokens=int.from_bytes(body[:8], "big"))
+    by_id, (head, _, bare) = {task.id: task for task in tasks}, body.partition(b"\n")
+    episodes = [replace(episode, task=by_id[episode.task.id]) for episode in EPISODES.validate_json(bare)]
+    numbers = json.loads(head)
+    swaps = tuple((step, version) for step, version in numbers["swaps"])
+    return Played(episodes=episodes, tokens=numbers["tokens"], swaps=swaps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
+import queue
 import threading
 import traceback
 from collections.abc import Callable, Coroutine, Iterator
@@ -44,6 +45,14 @@ class Mouth:
         finally:
             turning.cancel()
 
+    def idly(self, receive: Callable[[], bytes]) -> bytes:
+        """A message that is waited for in the middle of a play, which need not move on meanwhile."""
+        self.playing = False
+        try:
+            return receive()
+        finally:
+            self.playing = self.moved = True
+
     def _beat(self) -> None:
         pause = threading.Event()
         while not pause.wait(BEAT_S):
@@ -52,10 +61,10 @@ class Mouth:
                 self.say(b"H")
 
 
-def work(mouth: Mouth, receive: Callable[[], bytes]) -> None:
+def work(mouth: Mouth, inbox: queue.SimpleQueue[bytes]) -> None:
     """Build the team, then play assignment after assignment; returns only when it cannot go on, and has said why."""
     try:
-        build_and_play(mouth, receive)
+        build_and_play(mouth, inbox)
     except BaseException as error:
         from marft.distributed.messages import Failure, pack_failure
         from marft.types import MarftError
@@ -65,19 +74,23 @@ def work(mouth: Mouth, receive: Callable[[], bytes]) -> None:
         mouth.say(pack_failure(Failure(line=line, trace=traceback.format_exc(), ours=ours)))
 
 
-def build_and_play(mouth: Mouth, receive: Callable[[], bytes]) -> None:
+def build_and_play(mouth: Mouth, inbox: queue.SimpleQueue[bytes]) -> None:
     """The first message is the setup."""
     from marft.distributed import messages
+    from marft.distributed.swapping import Swapping
     from marft.rollouts.event_loop import one_loop, run_async
     from marft.rollouts.players import Played, playing
     from marft.training.build import assemble
 
-    setup = messages.SETUPS.validate_json(receive()[1:])
+    setup = messages.SETUPS.validate_json(inbox.get()[1:])
     config = prepare(setup, package_versions())
     with one_loop(), assemble(config, specs=setup.adapters, reads=("train",)) as parts:
+        swapping = Swapping(inbox.get_nowait, lambda: mouth.idly(inbox.get), parts.publish)
+        if setup.config["rollout"]["swap"] == "token":
+            parts.lockstep.before_step = swapping.before_step
         mouth.say(messages.READY)
         while True:
-            message = receive()
+            message = inbox.get()
             kind, body = message[:1], message[1:]
             if kind == messages.ADAPTERS:
                 version, adapters = messages.unpack_adapters(body)
@@ -87,10 +100,12 @@ def build_and_play(mouth: Mouth, receive: Callable[[], bytes]) -> None:
             with open_runner(config, parts, assignment) as runner:
                 tasks = runner.host.tasks(assignment.split)
                 chosen = [tasks[i] for i in assignment.tasks]
+                swapping.begin(() if assignment.key.held_out else assignment.swaps)
                 mouth.playing = True
                 episodes = run_async(mouth.watch(playing(config, runner, assignment, chosen)))
                 mouth.playing = False
-            mouth.say(messages.pack_played(Played(episodes=episodes, tokens=parts.tokens - before)))
+            played = Played(episodes=episodes, tokens=parts.tokens - before, swaps=tuple(swapping.done))
+            mouth.say(messages.pack_played(played))
 
 
 @contextmanager

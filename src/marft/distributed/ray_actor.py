@@ -33,7 +33,7 @@ class PlayerActor:
         self._inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         mouth = Mouth(self._outbox.put)
-        threading.Thread(target=work, args=(mouth, self._inbox.get), daemon=True).start()
+        threading.Thread(target=work, args=(mouth, self._inbox), daemon=True).start()
 
     def tell(self, message: bytes) -> None:
         """A message for the player."""

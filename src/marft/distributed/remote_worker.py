@@ -16,6 +16,7 @@ from marft.rollouts.players import Assignment, Played
 from marft.types import MarftError, Task
 
 LOOK_S = 0.2  # between two looks whether anybody still wants an answer
+Newer = Callable[[int], Sequence[tuple[int, Adapters]]]  # the versions after one that may enter a play, in order
 
 
 class WorkerLost(Exception):
@@ -37,13 +38,24 @@ class RemoteWorker(ABC):
         self._tell(messages.pack_setup(self.setup))
         self._next_message(messages.READY)
 
-    def play(self, assignment: Assignment, adapters: Adapters, tasks: Sequence[Task]) -> Played:
-        """What came of an assignment; these adapters are sent where it does not have them yet."""
+    def play(self, assignment: Assignment, adapters: Adapters, tasks: Sequence[Task], newer: Newer) -> Played:
+        """What came of an assignment; these adapters are sent where it does not have them yet, and newer ones meanwhile."""
         if adapters is not self._adapters:
-            self._tell(messages.pack_adapters(assignment.version, adapters))
-            self._adapters = adapters
+            self._send(assignment.version, adapters)
         self._tell(messages.pack_assignment(assignment))
-        return messages.unpack_played(self._next_message(messages.PLAYED), tasks)
+        sent = assignment.version
+
+        def send_newer() -> None:
+            nonlocal sent
+            for version, later in newer(sent):
+                self._send(version, later)
+                sent = version
+
+        return messages.unpack_played(self._next_message(messages.PLAYED, send_newer), tasks)
+
+    def _send(self, version: int, adapters: Adapters) -> None:
+        self._tell(messages.pack_adapters(version, adapters))
+        self._adapters = adapters
 
     def check(self) -> None:
         """Raise WorkerLost where an idle worker has gone."""
@@ -64,9 +76,10 @@ class RemoteWorker(ABC):
     def _end_reason(self) -> str:
         """How a worker ended that says nothing any more; an error where every other one would end so."""
 
-    def _next_message(self, kind: bytes) -> bytes:
+    def _next_message(self, kind: bytes, meanwhile: Callable[[], None] = lambda: None) -> bytes:
         """The body of the next message of that kind."""
         while self.is_wanted():
+            meanwhile()
             try:
                 message = self._hear(self._said.get(timeout=LOOK_S))
             except queue.Empty:

@@ -38,7 +38,7 @@ def main() -> None:
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     receive_in_thread(read_frames(told), inbox.put)
     limit_spinning()
-    work(mouth, inbox.get)
+    work(mouth, inbox)
     os._exit(1)
 
 

@@ -44,7 +44,7 @@ class BatchState:
     def move(self, to: Sequence[int], origin: Sequence[int]) -> None:
         """Copy rows `origin` into rows `to`."""
         for tensor in self.columns:
-            tensor[to] = tensor[origin]
+            tensor[list(to)] = tensor[list(origin)]
 
     def reserve(self, tokens: int) -> None:
         """Room for this many sampled tokens a row."""

@@ -3,6 +3,9 @@
 Requests wait in a queue; rows that finish leave the batch and waiting ones enter it. Live rows are kept dense at the
 front. Each row has its own adapter and sampling settings. How the batch goes through the model is the stepper's: CUDA
 graphs where the device and the model's family allow, else pass by pass.
+
+Where the policy changes while rows are live, they are read again: keys of the old weights would make the next tokens
+those of no policy at all.
 """
 
 from __future__ import annotations
@@ -10,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from itertools import pairwise
 
 import torch
 
@@ -30,11 +34,16 @@ Settled = Callable[[], Awaitable[None]]
 
 @dataclass(slots=True, kw_only=True)
 class Entry:
-    """A request and who waits for it; `version` of the policy that drew its first token."""
+    """A request and who waits for it; `policies` that drew for it, each a version and how many tokens there were before."""
 
     request: Request
     future: asyncio.Future[Completion]
-    version: int = 0
+    policies: list[tuple[int, int]] = field(default_factory=list)
+
+    def runs(self, tokens: int) -> tuple[tuple[int, int], ...]:
+        """Versions and how many of so many tokens each drew."""
+        bounds = pairwise((*(before for _, before in self.policies), tokens))
+        return tuple((version, end - start) for (version, _), (start, end) in zip(self.policies, bounds, strict=True))
 
 
 async def no_wait() -> None:
@@ -84,7 +93,8 @@ class LocalEngine:
         return await future
 
     def publish(self, version: int, adapters: Adapters | None = None) -> None:
-        """Steps from now on compute with what the team's tensors hold, and so does the rest of what is under way."""
+        """Steps from now on compute with what the team's tensors hold; the rest of what is under way is drawn from what a fresh
+        reading of it gives."""
         if adapters is not None:
             self.team.load_adapters(adapters)
         self.version = version
@@ -105,6 +115,8 @@ class LocalEngine:
                     raise RuntimeError("the engine is closed")
                 with torch.no_grad():
                     self.team.refresh()
+                    if any(entry.policies[-1][0] != self.version for entry in self.live):
+                        self._read_again()
                     self._admit()
                     self._step()
         except BaseException as error:
@@ -130,12 +142,38 @@ class LocalEngine:
         entries: dict[AdapterTokens, list[Entry]] = {}  # equal prompts are read once
         for entry in batch:
             request = entry.request
-            adapter = None if request.adapter is None else self.team.lora.index[request.adapter]
-            entries.setdefault((adapter, request.prompt_ids), []).append(entry)
+            entries.setdefault((self._adapter(request), request.prompt_ids), []).append(entry)
         prompts = list(entries)
         for chosen in self.stepper.passes(prompts):
             self._enter([prompts[i] for i in chosen], [entries[prompts[i]] for i in chosen])
         del self.waiting[: len(batch)]  # only now: a pass that fails must still find who waits for it
+
+    def _read_again(self) -> None:
+        """Keys and values of all live rows by the present weights, each pass into neighbouring seats."""
+        self._release()
+        if not self.live:
+            return
+        counts = self.rows.count[: len(self.live)].tolist()
+        drawn = self.rows.ids[: len(self.live), : max(counts)].tolist()
+        rows: dict[AdapterTokens, list[int]] = {}
+        for row, (entry, ids, count) in enumerate(zip(self.live, drawn, counts, strict=True)):
+            entry.policies.append((self.version, count))
+            read = (*entry.request.prompt_ids, *ids[: count - 1])  # the last one is read by the next step
+            rows.setdefault((self._adapter(entry.request), read), []).append(row)
+        sequences = list(rows)
+        passes = self.stepper.passes(sequences)
+        order = [row for chosen in passes for i in chosen for row in rows[sequences[i]]]
+        self.rows.move(range(len(order)), order)
+        self.live = [self.live[row] for row in order]
+        start = 0
+        for chosen in passes:
+            source = [place for place, i in enumerate(chosen) for _ in rows[sequences[i]]]
+            self.stepper.read([sequences[i] for i in chosen], range(start, start + len(source)), source)
+            start += len(source)
+
+    def _adapter(self, request: Request) -> int | None:
+        """Its number; None: the base alone."""
+        return None if request.adapter is None else self.team.lora.index[request.adapter]
 
     def _limit(self, request: Request) -> int:
         """The most tokens to draw."""
@@ -154,7 +192,7 @@ class LocalEngine:
         where = slice(seats.start, seats.stop)
         self.rows.enter(where, requests, adapters, [self._limit(request) for request in requests], stops)
         for entry in entering:
-            entry.version = self.version
+            entry.policies.append((self.version, 0))
         self.live += entering
         self.rows.sample(logits, where, self.stop_tokens.table, truncated=self._truncated)
 
@@ -218,14 +256,15 @@ class LocalEngine:
                 continue
             done.append(row)
             self.tokens += len(ids)
+            versions = entry.runs(len(ids))
             future.set_result(
                 Completion(
                     text=text,
                     token_ids=tuple(ids),
                     logprobs=tuple(logprobs[: len(ids)]),
                     finish="length" if stop is None and not end else "stop",
-                    version=min(entry.version, self.version),
-                    newest=max(entry.version, self.version),  # a run may have gone back
+                    version=min(versions)[0],
+                    versions=versions,
                     stop=stop,
                 )
             )

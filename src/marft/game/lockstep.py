@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -16,7 +16,8 @@ class Lockstep:
     of every log-prob, are the same each time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, before_step: Callable[[], None] | None = None) -> None:
+        self.before_step = before_step  # called each time that an engine may go on
         self._held: list[asyncio.Future[None]] = []
         self._missing = 0
         self._idle: asyncio.Future[None] | None = None
@@ -42,6 +43,8 @@ class Lockstep:
                 self._idle = asyncio.get_running_loop().create_future()
             await self._idle
             await asyncio.sleep(0)  # those who were answered may ask again
+        if self.before_step is not None:
+            self.before_step()
 
     def _release(self) -> None:
         if self._missing:  # somebody asked in the meantime

@@ -15,6 +15,8 @@ from marft.rollouts.event_loop import run_async
 from marft.rollouts.runner import EpisodeRunner, Start
 from marft.types import Episode, Task
 
+Swaps = tuple[tuple[int, int], ...]  # steps of a play's engines, from 1, and the version that entered before each
+
 
 class Key(NamedTuple):
     """Of an assignment. The smallest is played first: training before evaluation, earlier iterations before later ones."""
@@ -27,14 +29,16 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """A shard of a play. What comes of it depends on nothing else, whoever plays it and however often."""
+    """A shard of a play. What comes of it depends on nothing else, whoever plays it and however often; but with
+    `rollout.swap: token`, on when newer versions come, unless it is said by `swaps`."""
 
     key: Key
-    version: int  # of the policy that plays it
+    version: int  # of the policy that plays it, or begins to
     seed: str
     tasks: tuple[int, ...]  # indices among those of the split
     first_samples: tuple[int, ...]  # the number of each one's first episode
     samples: int  # episodes of each task
+    swaps: Swaps | None = None  # None: newer versions enter as they come, where they may at all
     benchmark: str | None = None  # of an evaluation, where it is not at the run's own environment
 
     @property
@@ -50,10 +54,11 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """The episodes of an assignment, and how many tokens were generated for them."""
+    """The episodes of an assignment, how many tokens were generated for them, and which versions entered meanwhile."""
 
     episodes: Sequence[Episode]
     tokens: int
+    swaps: Swaps = ()
 
 
 class Players(Protocol):
@@ -63,8 +68,8 @@ class Players(Protocol):
     def copies(self) -> bool:
         """Whether they play with copies of the adapters, which come with each assignment."""
 
-    def published(self, version: int) -> None:
-        """The learner's adapters are of this version from now on."""
+    def published(self, version: int, adapters: Adapters) -> None:
+        """The learner's adapters are of this version from now on; a copy of them where players need one."""
 
     def offer(self, assignment: Assignment, adapters: Adapters, tasks: Sequence[Task]) -> None:
         """To be played with these adapters (none: the learner's, as they are when it is taken); `tasks` are those that its
@@ -113,7 +118,7 @@ class LocalPlayers:
         """Only where the adapters that play are not the learner's present ones."""
         return self.config.train.lag > 0
 
-    def published(self, version: int) -> None:
+    def published(self, version: int, adapters: Adapters) -> None:
         """What to go back to after playing with another one."""
         self._present = version
 

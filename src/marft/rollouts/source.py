@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from shlex import quote
@@ -17,7 +17,7 @@ from marft.config import Config
 from marft.engines.base import Adapters
 from marft.rollouts.batching import build_batch
 from marft.rollouts.credit import Credit
-from marft.rollouts.players import Assignment, Key, Players
+from marft.rollouts.players import Assignment, Key, Players, Swaps
 from marft.rollouts.runner import EpisodeRunner
 from marft.types import Episode, MarftError
 
@@ -30,6 +30,7 @@ class Rollout:
     batch: Batch
     tokens: int = 0  # generated for all of them
     incidents: Sequence[str] = ()  # what went wrong with players meanwhile, and was mended
+    swaps: Mapping[Key, Swaps] = field(default_factory=dict)  # of every shard, where newer versions may enter
 
     @property
     def learnt(self) -> list[Episode]:
@@ -64,15 +65,16 @@ class OrderedSource:
     dead the players are, a run consists of the same episodes.
 
     A play is cut into shards of whole tasks, which several players may play at once. What is in flight when a run ends is
-    played again when it goes on.
+    played again when it goes on. With `rollout.swap: token` that version only begins a play; `swaps` says then, for a run
+    that is repeated, where newer ones enter.
     """
 
     def __init__(
         self, config: Config, runner: EpisodeRunner, players: Players, snapshot: Callable[[], Adapters],
-        members: Sequence[Member], credit: Credit, remedy: str,
+        members: Sequence[Member], credit: Credit, remedy: str, swaps: Mapping[Key, Swaps] | None = None,
     ) -> None:  # fmt: skip
         self.config, self.runner, self.players, self.snapshot = config, runner, players, snapshot
-        self.members, self.credit, self.remedy = members, credit, remedy
+        self.members, self.credit, self.remedy, self.swaps = members, credit, remedy, swaps
         self.version = self.tasks_drawn = self._tasks_planned = 0
         self._versions: dict[int, Adapters] = {}
         self._planned: dict[tuple[int, int], list[Key]] = {}
@@ -81,25 +83,30 @@ class OrderedSource:
         """`samples` episodes of each of the next `tasks` tasks; iteration and play decide what is drawn in them."""
         self._plan(iteration, play)
         self._plan_ahead(iteration)
-        parts = [self.players.take(key) for key in self._planned.pop((iteration, play))]
-        episodes = without_late_groups([episode for part in parts for episode in part.episodes])
+        parts = {key: self.players.take(key) for key in self._planned.pop((iteration, play))}
+        episodes = without_late_groups([episode for part in parts.values() for episode in part.episodes])
         self.check(episodes, iteration + 1)
         learnt = [episode for episode in episodes if is_learnt(episode)]
         batch = build_batch(learnt, members=self.members, agents=self.runner.team, credit=self.credit)
         self.tasks_drawn += self.config.train.tasks
-        tokens = sum(part.tokens for part in parts)
-        return Rollout(episodes=episodes, batch=batch, tokens=tokens, incidents=self.players.incidents())
+        return Rollout(
+            episodes=episodes,
+            batch=batch,
+            tokens=sum(part.tokens for part in parts.values()),
+            incidents=self.players.incidents(),
+            swaps={key: part.swaps for key, part in parts.items() if self.config.rollout.swap == "token"},
+        )
 
     def published(self, version: int) -> None:
         """Plays that waited for this version begin."""
         self.version = version
-        self.players.published(version)
         if self.players.copies:
             self._versions[version] = self.snapshot()
             lag = self.config.train.lag
             self._versions = {v: adapters for v, adapters in self._versions.items() if v >= version - lag}
-            if self._planned:  # else nobody has asked yet, and the run may be at its end
-                self._plan_ahead(version)
+        self.players.published(version, self._versions.get(version, {}))
+        if self.players.copies and self._planned:  # else nobody has asked yet, and the run may be at its end
+            self._plan_ahead(version)
 
     def adapters(self, version: int) -> Adapters:
         """Those of the present version or one of the `lag` before it, once it was published."""
@@ -142,8 +149,9 @@ class OrderedSource:
         for key, shard in zip(self._planned[iteration, play], shards, strict=True):
             indices, firsts = zip(*shard, strict=True)
             assignment = Assignment(
-                key=key, version=version, seed=seed, tasks=indices, first_samples=firsts, samples=samples
-            )
+                key=key, version=version, seed=seed, tasks=indices, first_samples=firsts, samples=samples,
+                swaps=None if self.swaps is None else self.swaps.get(key, ()),
+            )  # fmt: skip
             self.players.offer(assignment, self._versions.get(version, {}), [tasks[i] for i in indices])
 
     def _draw(self) -> list[tuple[int, int]]:

@@ -79,7 +79,7 @@ def reward_figures(played: Sequence[Episode]) -> dict[str, float | None]:
 def agent_figures(play: Play) -> dict[str, dict[str, Any]]:
     """By learning agent that acted: its rewards, advantages, lengths and the learner's statistics."""
     batch, estimate, found = play.data.batch, play.data.estimate, {}
-    score_K, lone_K = batch.returns_to_go(), estimate.lone_K
+    score_K, lone_K, staleness_K = batch.returns_to_go(), estimate.lone_K, turn_staleness(play)
     for i, member in enumerate(batch.members):
         own = batch.agent_K == i
         if not own.any():
@@ -97,11 +97,20 @@ def agent_figures(play: Play) -> dict[str, dict[str, Any]]:
                 else {}
             ),
             **({"lone": float(lone_K[own].float().mean())} if lone_K is not None else {}),
-            "staleness": int((play.version - batch.version_K[own]).sum()) / int(own.sum()),
+            "staleness": float(staleness_K[own].mean()),
             **mismatch_figures(play, member.agent),
             **play.update.statistics.get(member.agent, {}),
         }
     return found
+
+
+def turn_staleness(play: Play) -> Tensor:
+    """[K] By how many versions the policy that drew a turn's tokens was behind the one that learns, on average."""
+    batch, learnt = play.data.batch, play.rollout.learnt
+    said = {(e, turn.index): turn.completion for e, episode in enumerate(learnt) for turn in episode.turns}
+    turns = [said[key] for key in zip(batch.episode_K.tolist(), batch.index_K.tolist(), strict=True)]
+    behind = [sum((play.version - version) * count for version, count in one.versions) for one in turns]
+    return torch.tensor(behind, dtype=torch.float64) / batch.length_K
 
 
 def mismatch_figures(play: Play, agent: str) -> dict[str, float]:
@@ -187,6 +196,8 @@ def episode_rows(
                 "finish": turn.completion.finish,
                 "version": turn.completion.version,
             }
+            if len(turn.completion.versions) > 1:
+                row["versions"] = turn.completion.versions
             if (k := learnt.get((e, turn.index))) is not None:
                 tokens = slice(starts[k], starts[k] + len(turn.completion.token_ids))
                 row |= {"reward": float(batch.reward_K[k]), "advantages": advantages_N[tokens].tolist()}

@@ -34,6 +34,7 @@ from marft.training.interruption import Interruption
 from marft.training.metrics import Play, episode_rows, failed_rows, iteration_row
 from marft.training.resuming import SLOWER, recover_from, restart_ranks
 from marft.training.schedule import schedule_plays
+from marft.training.swap_log import SWAPS, logged_swaps
 from marft.training.tracking import Tracker, flatten
 from marft.training.watchers import Evaluator, Keep, Watcher
 from marft.types import Episode
@@ -54,6 +55,7 @@ class Trainer:
         self.players = players or LocalPlayers(config, parts.runner, parts)
         self.source: EpisodeSource = OrderedSource(
             config, parts.runner, self.players, parts.snapshot, self.learner.members, config.credit, resume_remedy(run.path),
+            logged_swaps(config),
         )  # fmt: skip
         self.beside: list[int] = []  # iterations whose evaluations are under way
         self.checkpoints = Checkpoints(run.path / "checkpoints", config.checkpoint.keep)
@@ -113,6 +115,8 @@ class Trainer:
             with self.time_phase("rollout"):
                 rollout = self.source.next_batch(before.iteration, number)
                 self.note_incidents(rollout.incidents, before.iteration + 1)
+                for key, swaps in rollout.swaps.items():
+                    self.run.append_event(SWAPS, key.iteration + 1, play=key.play, shard=key.shard, swaps=swaps)
             with self.time_phase("credit"), self.require_finite(rollout):
                 data, mismatch = self.estimate(rollout.batch)
             with self.time_phase("update"), self.require_finite(rollout, data):
