@@ -20,7 +20,7 @@ TEXTS = """
 device model init_from env.name team.workflow
 team.agents.NAME.prompt team.agents.NAME.adapter team.agents.NAME.init_from team.agents.NAME.model team.agents.NAME.script
 team.agents.NAME.remote.url team.agents.NAME.remote.model team.agents.NAME.remote.key_env
-cluster.address engine.name eval.benchmarks.NAME.name track.wandb track.trackio
+cluster.address rollout.replay engine.name eval.benchmarks.NAME.name track.wandb track.trackio
 """
 printable = st.text(st.characters(exclude_categories=["C"]) | st.sampled_from("\n\t'\"#:{}[]$&*!|>%@`, 0.-~=\\"))
 

@@ -6,6 +6,7 @@ import pytest
 from quick import config_of
 
 from marft.config import Config
+from marft.rollouts.players import Key
 from marft.runs.directory import RunDirectory
 from marft.training.swap_log import SWAPS, logged_swaps
 from marft.types import MarftError
@@ -23,7 +24,7 @@ def test_swaps_are_by_shard_and_the_last_play_of_one_counts(tmp_path: Path) -> N
     run.append_event("resumed", 2)
     run.append_event(SWAPS, 3, play=0, shard=1, swaps=((1, 1), (9, 2)))
     run.append_event(SWAPS, 4, play=0, shard=0, swaps=((2, 3),))
-    assert logged_swaps(repeating(run.path)) == {(2, 0, 1): ((1, 1), (9, 2)), (3, 0, 0): ((2, 3),)}
+    assert logged_swaps(repeating(run.path)) == {Key(False, 2, 0, 1): ((1, 1), (9, 2)), Key(False, 3, 0, 0): ((2, 3),)}
 
 
 def test_without_a_run_nothing_is_repeated() -> None:

@@ -10,6 +10,7 @@ from marft.algorithms.batch import TrainingBatch
 from marft.algorithms.losses import adapted_kl_weight
 from marft.algorithms.trust_region import adapted_rate
 from marft.config.algorithm import KlConfig
+from marft.config.schema import OptimizerConfig
 from marft.learners.base import Update
 from marft.training.checkpoint import Position
 
@@ -46,3 +47,11 @@ def next_kl_weights(position: Position, kl: KlConfig, data: TrainingBatch, updat
         if found is not None:
             weights[member.agent] = adapted_kl_weight(weights.get(member.agent, kl.weight), found, kl.target)
     return weights
+
+
+def scheduled_rate(optimizer: OptimizerConfig, iteration: int, progress: float) -> float:
+    """The factor of all learning rates: a linear warm-up, then constant or a linear decay to a tenth."""
+    rise = min(1.0, (iteration + 1) / (optimizer.warmup + 1))
+    past = min(1.0, progress)  # the budget may have been passed by an earlier play of this iteration
+    fall = 1 - 0.9 * past if optimizer.decay == "linear" else 1.0
+    return rise * fall

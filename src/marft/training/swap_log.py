@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from marft.config import Config
@@ -10,6 +11,12 @@ from marft.runs.directory import RunDirectory
 from marft.types import MarftError
 
 SWAPS = "swaps"  # the event of a shard of a play
+
+
+def record_swaps(run: RunDirectory, swaps: Mapping[Key, Swaps]) -> None:
+    """An event of every shard of a play, also where nothing entered it."""
+    for key, own in swaps.items():
+        run.append_event(SWAPS, key.iteration + 1, play=key.play, shard=key.shard, swaps=own)
 
 
 def logged_swaps(config: Config) -> dict[Key, Swaps] | None:

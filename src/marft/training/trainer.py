@@ -25,7 +25,7 @@ from marft.runs.checkpoints import Checkpoints
 from marft.runs.directory import RunDirectory
 from marft.runs.file_schemas import When
 from marft.runs.transcripts import make_transcript, worst_episodes
-from marft.training.adaptation import after_update
+from marft.training.adaptation import after_update, scheduled_rate
 from marft.training.beside import evaluate_beside
 from marft.training.build import Assembly
 from marft.training.checkpoint import Position, write_checkpoint
@@ -34,7 +34,7 @@ from marft.training.interruption import Interruption
 from marft.training.metrics import Play, episode_rows, failed_rows, iteration_row
 from marft.training.resuming import SLOWER, recover_from, restart_ranks
 from marft.training.schedule import schedule_plays
-from marft.training.swap_log import SWAPS, logged_swaps
+from marft.training.swap_log import logged_swaps, record_swaps
 from marft.training.tracking import Tracker, flatten
 from marft.training.watchers import Evaluator, Keep, Watcher
 from marft.types import Episode
@@ -115,8 +115,7 @@ class Trainer:
             with self.time_phase("rollout"):
                 rollout = self.source.next_batch(before.iteration, number)
                 self.note_incidents(rollout.incidents, before.iteration + 1)
-                for key, swaps in rollout.swaps.items():
-                    self.run.append_event(SWAPS, key.iteration + 1, play=key.play, shard=key.shard, swaps=swaps)
+                record_swaps(self.run, rollout.swaps)
             with self.time_phase("credit"), self.require_finite(rollout):
                 data, mismatch = self.estimate(rollout.batch)
             with self.time_phase("update"), self.require_finite(rollout, data):
@@ -169,8 +168,7 @@ class Trainer:
     def advance(self, data: TrainingBatch, update: Update, generated: int) -> None:
         """Where the run stands after an update."""
         adapted = after_update(self.position, self.config.algorithm.kl, data, update)
-        generated += self.position.tokens_generated
-        drawn = self.source.state_dict()["tasks_drawn"]
+        generated, drawn = generated + self.position.tokens_generated, self.source.state_dict()["tasks_drawn"]
         self.position = replace(adapted, tokens_generated=generated, tasks_drawn=drawn)
 
     def publish(self) -> None:
@@ -228,17 +226,10 @@ class Trainer:
         data = TrainingBatch(batch=learnt, scores=scores, estimate=estimate)
         return data, None if found is None else found.mismatch
 
-    def lr_factor(self) -> float:
-        """Linear warm-up, then constant or linear decay to a tenth."""
-        done, optimizer = self.position.iteration, self.config.optimizer
-        rise = min(1.0, (done + 1) / (optimizer.warmup + 1))
-        past = min(1.0, self.progress)  # the budget may have been passed by an earlier play of this iteration
-        fall = 1 - 0.9 * past if optimizer.decay == "linear" else 1.0
-        return rise * fall
-
     def rates(self) -> dict[str, float]:
         """The factors of all learning rates in this iteration: what the trust region left of each, for one thing."""
-        common = self.lr_factor() * SLOWER**self.position.returns
+        scheduled = scheduled_rate(self.config.optimizer, self.position.iteration, self.progress)
+        common = scheduled * SLOWER**self.position.returns
         return {name: common * self.position.rates.get(name, 1.0) for name in self.learner.rates}
 
     def record(self, row: dict[str, Any], plays: Sequence[Play]) -> None:
