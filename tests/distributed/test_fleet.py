@@ -162,7 +162,7 @@ def test_a_run_with_swaps_is_repeated_by_its_own_log(tmp_path: Path, monkeypatch
     plays = WorkerProcess.play
 
     def play(self: WorkerProcess, assignment: Any, adapters: Any, tasks: Any, newer: Any) -> Any:
-        while assignment.key[0] == 1 and not newer(assignment.version):
+        while assignment.key.iteration == 1 and not newer(assignment.version):
             time.sleep(0.01)
         return plays(self, assignment, adapters, tasks, newer)
 
