@@ -75,7 +75,7 @@ def harm_player(monkeypatch: pytest.MonkeyPatch, harm: Callable[[Any], None]) ->
     plays = RayWorker.play
 
     def play(self: RayWorker, assignment: Any, *rest: Any) -> Any:
-        if assignment.key[0] == 1 and not harmed:
+        if assignment.key.iteration == 1 and not harmed:
             harmed.append(time.monotonic())
             harm(self.actor)
         return plays(self, assignment, *rest)
@@ -109,7 +109,11 @@ def test_players_on_two_nodes_play_what_processes_would(
     plays = RayWorker.play
 
     def play(self: RayWorker, *rest: Any) -> Any:
+        """The first player waits for the second: a quick one would play all there is."""
         nodes.add(node_of(self.actor))
+        until = time.monotonic() + 60
+        while len(nodes) < 2 and time.monotonic() < until:
+            time.sleep(0.05)
         return plays(self, *rest)
 
     monkeypatch.setattr(RayWorker, "play", play)
