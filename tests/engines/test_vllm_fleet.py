@@ -158,7 +158,7 @@ def test_a_server_that_is_killed_hands_its_requests_on(fakes: list[Fake], capfd:
     assert asked(victim) >= 3
     assert asked(heir) == 30
     assert [member.requests for member in servers.members] == [0, 30]  # once each
-    [line] = [line for line in capfd.readouterr().err.splitlines() if "marft" in line]
+    [line] = [line for line in capfd.readouterr().err.splitlines() if line.startswith("marft: ")]
     assert line.startswith(f"marft: vLLM at {victim.base} is away: ")
 
 

@@ -182,14 +182,15 @@ def test_going_back_and_on_again(whole: Path, copy: Path) -> None:
 
 
 def test_going_back_forgets_the_other_future(copy: Path) -> None:
-    from marft.config import parse
+    from marft.evaluation.held_out import HeldOut
     from marft.runs.directory import RunDirectory
     from marft.training import resuming
     from marft.training.build import assemble
     from marft.training.trainer import Trainer
 
     run = RunDirectory.open(copy)
-    trainer = Trainer(run.config(), assemble(parse(run.config().model_dump())), run, [], Silent())
+    config, parts = run.config(), assemble(run.config())
+    trainer = Trainer(config, parts, run, HeldOut(config, parts, ""), Silent())
     resuming.resume(trainer, print, 2)
     assert trainer.position.iteration == 2
     assert [row["iteration"] for row in rows(copy / "metrics.jsonl")] == [1, 2]

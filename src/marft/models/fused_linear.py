@@ -50,9 +50,8 @@ class FusedLinear(nn.Module):
 
     def _make_room(self) -> None:
         """W in memory that has room for copies of all A behind it."""
-        self.weight.data = torch.cat([self.weight.data, self.weight.new_zeros(self.rank, self.weight.shape[1])])[
-            : self.out
-        ]
+        roomy = torch.cat([self.weight.data, self.weight.new_zeros(self.rank, self.weight.shape[1])])
+        self.weight = nn.Parameter(roomy[: self.out], requires_grad=False)
         self._roomy = weakref.ref(self.weight)
         self.seen: list[int] = []
         self.__dict__.pop("rank_ranges", None)
