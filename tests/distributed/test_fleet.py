@@ -272,6 +272,11 @@ def test_engines_are_counted_gpu_by_gpu(device: str, gpus: list[int], beside: li
     assert config.engines_beside() == alone
 
 
+def test_on_ray_every_engine_has_a_gpu_of_its_own() -> None:
+    config = config_of(device="cuda", rollout={"workers": 3}, cluster={"address": "auto"})
+    assert [config.engines_beside(number) for number in (None, 0, 2)] == [1, 1, 1]
+
+
 def test_a_worker_with_vllm_sees_its_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     found = setups({"workers": 3, "gpus": [1, 2]})

@@ -97,3 +97,13 @@ def test_evaluation_waits_for_training_unless_it_is_awaited() -> None:
 
     assert order(None) == order(training[0]) == [*training, *held_out]
     assert order(held_out[1]) == [*held_out[:2], *training, held_out[2]]
+
+
+def test_what_is_not_ready_waits_and_holds_nobody_up() -> None:
+    """A play that needs what does not exist yet is left to later, and the next one is played meanwhile."""
+    ledger: Ledger[str, str] = Ledger()
+    ledger.plan(Key(False, 0, 0, 0), "early")
+    ledger.plan(Key(True, 0, 0, 0), "evaluation")
+    assert ledger.begin(1, None, lambda item: item != "early") == (Key(True, 0, 0, 0), "evaluation")
+    assert ledger.begin(2, None, lambda item: item != "early") is None
+    assert ledger.begin(2) == (Key(False, 0, 0, 0), "early")

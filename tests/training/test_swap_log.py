@@ -40,3 +40,9 @@ def test_what_is_no_run_or_another_one_cannot_be_repeated(tmp_path: Path) -> Non
             MarftError, match=r"^rollout.replay: .* has train.lag=2 and 2 shards, this run \d and \d; give"
         ):
             logged_swaps(other)
+
+
+def test_a_run_without_swaps_has_none_to_repeat(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", config_of(train={"lag": 2}, rollout={"shards": 2}), {}).path
+    with pytest.raises(MarftError, match=r"^rollout.replay: .* has rollout.swap=turn, so nothing entered its plays"):
+        logged_swaps(repeating(run))

@@ -157,7 +157,7 @@ def measure_iteration(config: Config, parts: Assembly) -> Forecast:
 
 def in_one_process(config: Config) -> Config:
     """The same without lag and workers: what is measured is the work there is, not how it overlaps."""
-    rollout = config.rollout.model_copy(update={"workers": 0})
+    rollout = config.rollout.model_copy(update={"workers": 0, "swap": "turn", "replay": None})
     return config.model_copy(update={"rollout": rollout, "train": config.train.model_copy(update={"lag": 0})})
 
 

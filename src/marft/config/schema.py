@@ -226,7 +226,10 @@ class Config(Section):
         return self.device if worker is None or not gpus else f"cuda:{gpus[worker % len(gpus)]}"
 
     def engines_beside(self, worker: int | None = None) -> int:
-        """Engines on the same device as a worker's (None: this process's), its own included: every process has one."""
+        """Engines on the same device as a worker's (None: this process's), its own included: every process has one. Ray gives
+        each worker a GPU of its own."""
+        if self.cluster.address is not None:
+            return 1
         first = {"auto": "cuda:0", "cuda": "cuda:0"}
         devices = [self.device_of(each) for each in (None, *range(self.workers))]
         own = self.device_of(worker)

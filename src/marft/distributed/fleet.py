@@ -74,6 +74,7 @@ class WorkerFleet:
             with self._changed:
                 self._published[version] = adapters
                 self._published = {v: kept for v, kept in self._published.items() if v >= oldest}
+                self._changed.notify_all()
 
     def offer(self, assignment: Assignment, adapters: Adapters, tasks: Sequence[Task]) -> None:
         """To the first worker that is free."""
@@ -110,7 +111,6 @@ class WorkerFleet:
         with self._changed:
             self._ledger.forget()
             self._episodes.clear()
-            self._published.clear()
             self._published.clear()
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class WorkerFleet:
         worker.wait_until_ready()
         while self._is_running():
             with self._changed:
-                if (begun := self._ledger.begin(number, self._awaited)) is None:
+                if (begun := self._ledger.begin(number, self._awaited, self._is_ready)) is None:
                     self._changed.wait(LOOK_S)
             if begun is None:
                 worker.check()
@@ -180,6 +180,11 @@ class WorkerFleet:
                 self._ledger.finish(number, key, played)
                 self._deaths = 0
                 self._changed.notify_all()
+
+    def _is_ready(self, work: Work) -> bool:
+        """Whether the versions that a log lets enter a play exist: a worker that waited for one could play nothing else."""
+        newest = max(self._published, default=0)
+        return all(version <= newest for _, version in work.assignment.swaps or ())
 
     def _newer(self, version: int) -> list[tuple[int, Adapters]]:
         with self._changed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -27,13 +28,16 @@ class Ledger(Generic[Item, Result]):
         assert key not in (other for other, _ in self.flying.values())
         self.planned[key] = item
 
-    def begin(self, worker: int, awaited: Key | None = None) -> tuple[Key, Item] | None:
-        """The earliest assignment that nobody plays is this worker's, those of the same kind and iteration as the `awaited`
-        one before all others; None: there is none."""
+    def begin(
+        self, worker: int, awaited: Key | None = None, is_ready: Callable[[Item], bool] = lambda item: True
+    ) -> tuple[Key, Item] | None:
+        """The earliest assignment that nobody plays, and that is ready to be, is this worker's; those of the same kind and
+        iteration as the `awaited` one before all others. None: there is none."""
         assert worker not in self.flying
-        if not self.planned:
+        ready = [key for key, item in self.planned.items() if is_ready(item)]
+        if not ready:
             return None
-        key = min(self.planned, key=lambda key: (awaited is None or key[:2] != awaited[:2], key))
+        key = min(ready, key=lambda key: (awaited is None or key[:2] != awaited[:2], key))
         self.flying[worker] = key, self.planned.pop(key)
         return self.flying[worker]
 

@@ -69,9 +69,11 @@ def work(mouth: Mouth, inbox: queue.SimpleQueue[bytes]) -> None:
         from marft.distributed.messages import Failure, pack_failure
         from marft.types import MarftError
 
-        ours = not isinstance(error, (MarftError, OSError, MemoryError))
+        known = (
+            isinstance(error, MarftError | OSError | MemoryError) or type(error).__name__ == "OutOfMemoryError"
+        )  # torch's
         line = str(error) or type(error).__name__
-        mouth.say(pack_failure(Failure(line=line, trace=traceback.format_exc(), ours=ours)))
+        mouth.say(pack_failure(Failure(line=line, trace=traceback.format_exc(), ours=not known)))
 
 
 def build_and_play(mouth: Mouth, inbox: queue.SimpleQueue[bytes]) -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -79,15 +80,17 @@ class RayLauncher:
 
     def close(self) -> None:
         """What is reserved is free again; a local Ray ends."""
-        if self._connected:
-            import ray
+        with ExitStack() as stack:  # one that fails keeps none of the others
+            if self._local is not None:
+                stack.callback(self._local.close)
+            if self._connected:
+                import ray
 
-            if self._group is not None:
-                ray.util.remove_placement_group(self._group)
-            ray.shutdown()
-            self._connected, self._group = False, None
-        if self._local is not None:
-            self._local.close()
+                self._connected = False
+                stack.callback(ray.shutdown)
+                if self._group is not None:
+                    group, self._group = self._group, None
+                    ray.util.remove_placement_group(group)
 
     def _reserve(self) -> None:
         import ray

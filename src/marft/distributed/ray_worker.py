@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import ray
@@ -25,14 +26,15 @@ class RayWorker(RemoteWorker):
         super().__init__(setup, patience, is_wanted)
         self.actor = actor
         self.closed = False
-        self._end: RayError | None = None
+        self._end: RayError | OSError | None = None
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
     def close(self) -> None:
         """It ends at once, with all that it started."""
         self.closed = True
-        ray.kill(self.actor)
+        with suppress(RayError):  # it has gone with its cluster
+            ray.kill(self.actor)
         self._listener.join()
 
     def _listen(self) -> None:
@@ -44,8 +46,9 @@ class RayWorker(RemoteWorker):
                         return
                 for message in ray.get(calling):
                     self._said.put(message)
-        except RayError as error:
+        except (RayError, OSError) as error:
             self._end = error
+        finally:
             self._said.put(None)
 
     def _tell(self, message: bytes) -> None:
@@ -62,11 +65,10 @@ class RayWorker(RemoteWorker):
             raise WorkerLost(describe_end(error)) from error
 
     def _end_reason(self) -> str:
-        assert self._end is not None
-        return describe_end(self._end)
+        return "ended by itself" if self._end is None else describe_end(self._end)
 
 
-def describe_end(error: RayError) -> str:
+def describe_end(error: RayError | OSError) -> str:
     """What Ray says, in one line; MarftError for a node without our code, where every worker would end so."""
     text = " ".join(str(error).split())
     if isinstance(error, RayActorError) and any(sign in text for sign in NOT_IMPORTED):

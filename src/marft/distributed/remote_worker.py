@@ -31,6 +31,7 @@ class RemoteWorker(ABC):
         self.setup, self.patience, self.is_wanted = setup, patience, is_wanted
         self._adapters: Adapters = {}  # that it has
         self._heard = time.monotonic()
+        self._silent = False  # too long, at the last look
         self._said: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
     def wait_until_ready(self) -> None:
@@ -101,8 +102,11 @@ class RemoteWorker(ABC):
         return message
 
     def _check_patience(self) -> None:
-        if (silent := time.monotonic() - self._heard) > self.patience:
+        """Twice: after this process was stopped itself, what came meanwhile may not have been listened to yet."""
+        silent = time.monotonic() - self._heard
+        if silent > self.patience and self._silent:
             raise WorkerLost(f"gave no sign of life for {silent:.0f} s (rollout.patience)")
+        self._silent = silent > self.patience
 
 
 class Launcher(Protocol):

@@ -40,16 +40,18 @@ class Peer:
 
     def _listen(self) -> None:
         assert isinstance(self.process.stdout, io.FileIO)
-        with io.BufferedReader(self.process.stdout) as pipe:
-            for frame in read_frames(pipe):
-                self.heard = time.monotonic()
-                answer = json.loads(frame) if frame else {}
-                if "failed" in answer:
-                    self._on_failure(RankFailed(f"{self.name} has failed: {answer['failed']}", answer["trace"]))
-                elif answer:
-                    self.answers.put(answer)
-        self._on_failure(RankLost(f"{self.name} has ended{self._by_signal()}"))
-        self.answers.put(None)
+        try:
+            with io.BufferedReader(self.process.stdout) as pipe:
+                for frame in read_frames(pipe):
+                    self.heard = time.monotonic()
+                    answer = json.loads(frame) if frame else {}
+                    if "failed" in answer:
+                        self._on_failure(RankFailed(f"{self.name} has failed: {answer['failed']}", answer["trace"]))
+                    elif answer:
+                        self.answers.put(answer)
+        finally:
+            self._on_failure(RankLost(f"{self.name} has ended{self._by_signal()}"))
+            self.answers.put(None)
 
     def _by_signal(self) -> str:
         """Who is out of memory gets signal 9."""

@@ -27,6 +27,8 @@ def logged_swaps(config: Config) -> dict[Key, Swaps] | None:
     if not run.exists():
         raise MarftError(f"rollout.replay: {run.path} is not a run; give the folder of one")
     old = run.config()
+    if old.rollout.swap != "token":
+        raise MarftError(f"rollout.replay: {run.path} has rollout.swap=turn, so nothing entered its plays; drop it")
     if (old.train.lag, old.shards) != (config.train.lag, config.shards):
         raise MarftError(
             f"rollout.replay: {run.path} has train.lag={old.train.lag} and {old.shards} shards, this run "

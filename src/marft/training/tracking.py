@@ -188,7 +188,7 @@ class Wandb(Service):
         except wandb.Error as error:
             reason = " ".join(str(error).split())
             raise MarftError(f"track.wandb: {reason}; fix it or drop track.wandb") from error
-        self._newest = 0
+        self._newest = int(getattr(self._run, "step", 0) or 0)  # of a run that goes on
 
     def log(self, iteration: int, values: Mapping[str, float]) -> None:
         """Scalars of this iteration, by tag. W&B drops what comes after a later step: what does stands at that one, and has
