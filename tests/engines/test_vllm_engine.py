@@ -82,6 +82,26 @@ def test_a_name_and_a_number_never_come_back() -> None:
     assert len(set(seen)) == 6
 
 
+def test_a_version_that_is_published_again_is_its_new_weights() -> None:
+    """A run that goes back numbers anew: what was loaded under the number is of another past."""
+    speaking = engine()
+    log = backend_of(speaking).log
+    for _ in range(2):
+        speaking.publish(1)
+        ask(speaking, request())
+    assert log == [("load", "solver@1"), ("drop", "solver@1"), ("load", "solver@1")]
+
+
+def test_versions_that_nobody_asked_for_leave_no_folder() -> None:
+    speaking = engine()
+    for version in range(5):
+        speaking.publish(version)
+    assert sorted(path.name.rpartition("-")[2] for path in speaking.adapter_versions.folder.iterdir()) == [
+        "planner@4",
+        "solver@4",
+    ]
+
+
 @pytest.mark.parametrize(
     ("asked", "dropped"),
     [("solver", ["solver@0", "planner@0", "solver@1"]), (None, ["solver@0", "planner@0"])],

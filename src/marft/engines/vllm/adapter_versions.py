@@ -52,6 +52,7 @@ class AdapterVersions:
         self.close = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self.stem = f"marft-{secrets.token_hex(4)}"
         self.known: dict[tuple[str | None, int], AdapterVersion] = {}
+        self.replaced: list[AdapterVersion] = []  # by others of the same version, after a run went back
         self.count = 0
 
     def current(self, adapter: str | None, version: int) -> AdapterVersion | None:
@@ -73,8 +74,24 @@ class AdapterVersions:
             )
         return self.known[key]
 
+    def renew(self, version: int) -> None:
+        """This version is about to be published: what has its number already is of a past that the run went back from.
+
+        What nobody has had loaded by now is not needed any more either.
+        """
+        for key, one in list(self.known.items()):
+            if one.version == CONSTANT:
+                continue
+            if one.ready is None and one.idle:
+                erase(self.known.pop(key))
+            elif one.version == version:
+                self.replaced.append(self.known.pop(key))
+
     def pop_outdated(self, version: int) -> AdapterVersion | None:
-        """One of another version that nobody uses; it is known no longer."""
+        """One of another version, or past, that nobody uses; it is known no longer."""
+        for i, one in enumerate(self.replaced):
+            if one.idle:
+                return self.replaced.pop(i)
         old = (key for key, one in self.known.items() if one.version not in (version, CONSTANT) and one.idle)
         key = next(old, None)
         return None if key is None else self.known.pop(key)

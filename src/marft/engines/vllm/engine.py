@@ -97,6 +97,7 @@ class VllmEngine:
         if adapters is not None:
             self.team.load_adapters(adapters)
         self.version = version
+        self.adapter_versions.renew(version)
         for name in self.team.agents:
             self.adapter_versions.current(name, version)
 
