@@ -8,25 +8,10 @@ from __future__ import annotations
 
 import os
 import queue
-import threading
-from contextlib import suppress
 
 from marft.distributed.player import Mouth, work
-from marft.envs.processes import adopt_orphans, claim_stdout, read_frames, receive_in_thread, to_frame
+from marft.envs.processes import FrameWriter, adopt_orphans, claim_stdout, read_frames, receive_in_thread
 from marft.openmp import limit_spinning
-
-
-class FrameWriter:
-    """Writes whole messages into a pipe, from any thread; a trainer that has gone reads nothing."""
-
-    def __init__(self, output: int) -> None:
-        self._output, self._lock = os.fdopen(output, "wb"), threading.Lock()
-
-    def write(self, message: bytes) -> None:
-        """One message."""
-        with self._lock, suppress(OSError):
-            self._output.write(to_frame(message))
-            self._output.flush()
 
 
 def main() -> None:

@@ -172,6 +172,19 @@ def claim_stdout(*, prints_to: int | None = None) -> int:
     return ours
 
 
+class FrameWriter:
+    """Writes whole messages into a pipe, from any thread; a parent that has gone reads nothing."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._pipe, self._lock = os.fdopen(descriptor, "wb"), threading.Lock()
+
+    def write(self, data: bytes) -> None:
+        """One message."""
+        with self._lock, suppress(OSError):
+            self._pipe.write(to_frame(data))
+            self._pipe.flush()
+
+
 def receive_in_thread(messages: Iterable[Message], put: Callable[[Message], object]) -> None:
     """Hands over the parent's messages. Where they end the parent has gone, and this process ends whatever it is doing."""
 

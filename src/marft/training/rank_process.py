@@ -7,7 +7,6 @@ the trainer.
 from __future__ import annotations
 
 import json
-import os
 import queue
 import sys
 import threading
@@ -18,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marft.envs.processes import claim_stdout, read_frames, receive_in_thread, to_frame
+from marft.envs.processes import FrameWriter, claim_stdout, read_frames, receive_in_thread
 from marft.openmp import limit_spinning
 from marft.types import MarftError
 
@@ -28,16 +27,14 @@ if TYPE_CHECKING:
 
 
 class Answers:
-    """Frames to rank 0, from two threads."""
+    """What rank 0 is told, from two threads."""
 
     def __init__(self, descriptor: int) -> None:
-        self._pipe, self._lock = os.fdopen(descriptor, "wb"), threading.Lock()
+        self._frames = FrameWriter(descriptor)
 
     def put(self, answer: Mapping[str, Any] | None) -> None:
         """An answer; None is a sign of life."""
-        with self._lock:
-            self._pipe.write(to_frame(b"" if answer is None else json.dumps(answer).encode()))
-            self._pipe.flush()
+        self._frames.write(b"" if answer is None else json.dumps(answer).encode())
 
     def beat(self, seconds: float) -> None:
         """A sign of life every so many seconds, for ever."""
