@@ -137,7 +137,7 @@ class Completion:
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.logprobs):
             raise ValueError(f"{len(self.token_ids)} token ids but {len(self.logprobs)} log-probs")
-        if not self.versions:
+        if len(self.versions) < 2:  # also of a copy with other tokens
             object.__setattr__(self, "versions", ((self.version, len(self.token_ids)),))
         if sum(count for _, count in self.versions) != len(self.token_ids):
             raise ValueError(f"{len(self.token_ids)} token ids, and versions {self.versions} say who drew how many")
