@@ -122,7 +122,6 @@ ROOMS: Mapping[str, Room] = {
         libraries=frozenset({"torch"}),
     ),
     "learners.peers": Room(marft=frozenset({"envs"})),  # where processes of our own are
-    "learners.wire": Room(marft=frozenset({"algorithms"}), libraries=frozenset({"torch", "safetensors"})),
     "training": Room(
         # exceptions: the trainer writes into the run directory; safetensors is how tensors are saved without pickle
         marft=frozenset(
@@ -156,12 +155,13 @@ ROOMS: Mapping[str, Room] = {
                 "config",
                 "envs",
                 "engines",
+                "algorithms",
                 "rollouts",
                 "training",
                 "evaluation",
             }
         ),
-        libraries=frozenset({"torch", "pydantic", "safetensors"}),
+        libraries=frozenset({"torch", "pydantic"}),
         lazily=True,
     ),
     "distributed.ray_worker": Room(  # loaded by those who have Ray

@@ -23,6 +23,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # benchmarks is a package of the repository's root
+
+from benchmarks.robustness.kill_and_resume import is_worker
 from marft.envs.processes import descendants
 
 SETTINGS = [
@@ -31,7 +34,6 @@ SETTINGS = [
     "track.episodes=4", "checkpoint.every=50", "optimizer.lr=1e-4", "train.on_collapse=warn",
 ]  # fmt: skip
 SAMPLE_S, STALL_S = 5.0, 90.0
-WORKER = b"marft.distributed.worker"
 
 
 def resident(pid: int) -> int:
@@ -40,13 +42,6 @@ def resident(pid: int) -> int:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError):
         return 0
-
-
-def is_worker(pid: int) -> bool:
-    try:
-        return WORKER in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
 
 
 def harm(pid: int, rng: random.Random) -> str | None:

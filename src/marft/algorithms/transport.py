@@ -14,6 +14,8 @@ from torch import Tensor
 from marft.algorithms.batch import Batch, Estimate, Member, Scores
 
 Data = TypeVar("Data", Batch, Scores, Estimate)
+State = Mapping[str, Mapping[str, Tensor]]  # of each adapter, by names
+SEPARATOR = "\n"  # between an adapter's name and a tensor's; no name has one
 
 
 def tensor_fields(data: Batch | Scores | Estimate) -> dict[str, Tensor]:
@@ -49,3 +51,22 @@ def from_bytes(kind: type[Data], packed: bytes) -> Data:
         names = {**names, "members": tuple(Member(**member) for member in names["members"])}
     values: dict[str, Any] = {**load(packed), **names}
     return kind(**values)
+
+
+def state_to_bytes(state: State) -> bytes:
+    """Tensors of several adapters as bytes."""
+    flat = {
+        f"{name}{SEPARATOR}{key}": tensor.detach().cpu().contiguous()
+        for name, own in state.items()
+        for key, tensor in own.items()
+    }
+    return save(flat)
+
+
+def state_from_bytes(packed: bytes) -> dict[str, dict[str, Tensor]]:
+    """The tensors again, by adapter; one without any is not there."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for flat, tensor in load(packed).items():
+        name, key = flat.split(SEPARATOR)
+        found.setdefault(name, {})[key] = tensor
+    return found

@@ -12,15 +12,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter
-from safetensors.torch import load, save
 
+from marft.algorithms.transport import state_from_bytes, state_to_bytes
 from marft.engines.base import Adapters
 from marft.rollouts.players import Assignment, Played
 from marft.types import Episode, Task
 
 SETUP, ADAPTERS, ASSIGNMENT = b"S", b"A", b"P"
 READY, ALIVE, PLAYED, FAILED = b"R", b"H", b"D", b"F"
-SEPARATOR = "\n"  # between an adapter's name and its parameter's; no name has one
 
 EPISODES: TypeAdapter[list[Episode]] = TypeAdapter(list[Episode], config=ConfigDict(ser_json_inf_nan="constants"))
 ASSIGNMENTS = TypeAdapter(Assignment)
@@ -49,17 +48,12 @@ def pack_setup(setup: Setup) -> bytes:
 
 def pack_adapters(version: int, adapters: Adapters) -> bytes:
     """The agents' adapters of a version."""
-    flat = {f"{name}{SEPARATOR}{key}": tensor for name, own in adapters.items() for key, tensor in own.items()}
-    return ADAPTERS + version.to_bytes(8, "big") + save(flat)
+    return ADAPTERS + version.to_bytes(8, "big") + state_to_bytes(adapters)
 
 
 def unpack_adapters(body: bytes) -> tuple[int, Adapters]:
     """Version and adapters again."""
-    found: dict[str, dict[str, Any]] = {}
-    for flat, tensor in load(body[8:]).items():
-        name, key = flat.split(SEPARATOR)
-        found.setdefault(name, {})[key] = tensor
-    return int.from_bytes(body[:8], "big"), found
+    return int.from_bytes(body[:8], "big"), state_from_bytes(body[8:])
 
 
 def pack_assignment(assignment: Assignment) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
 from statistics import fmean
@@ -27,11 +27,10 @@ from marft.rollouts.players import Assignment, Key, Players
 from marft.rollouts.runner import EpisodeRunner, Start
 from marft.rollouts.source import split_evenly
 from marft.training.build import Assembly
+from marft.training.watchers import Keep
 from marft.types import Episode, Task
 
 DEFAULT_TOLERANCE = Tolerance()
-# told of a benchmark (None: the run's own tasks), its episodes, and who knows their right answers
-Keep = Callable[[str | None, Sequence[Episode], Host], None]
 
 
 class HeldOut:

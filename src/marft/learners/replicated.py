@@ -1,7 +1,7 @@
 """A learner of several processes, each with the whole base: this process is rank 0 and holds the adapters that play.
 
 What is asked of it is asked of every rank. Weights that come from elsewhere (a checkpoint, `init_from`) are sent to the
-others before the next batch; what an update makes of them every rank works out alike, and a checksum proves it.
+others before the next batch; what an update makes of them every rank works out alike, and a checksum is compared.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import torch
 
 from marft.algorithms.base import Algorithm
 from marft.algorithms.batch import Batch, Member, Scores, TrainingBatch
+from marft.algorithms.transport import state_to_bytes
 from marft.learners.base import NotFinite, RankLost, State, Update, UpdatePlan
 from marft.learners.group import Alone
 from marft.learners.local import LearnerSettings, LocalLearner
 from marft.learners.peers import START_S, Peers
 from marft.learners.ranks import LONGEST_WAIT, Ranks, join_ranks
-from marft.learners.wire import Order, checksum, score_order, state_bytes, update_order
+from marft.learners.wire import Order, checksum, score_order, update_order
 from marft.models.team import TeamModel
 from marft.terminal.status import Status
 
@@ -136,7 +137,7 @@ class ReplicatedLearner(LocalLearner):
 
     def _send_weights(self, peers: Peers) -> None:
         if self._known != self._versions():
-            blocks = state_bytes(self.adapters()), state_bytes(self.state_dict())
+            blocks = state_to_bytes(self.adapters()), state_to_bytes(self.state_dict())
             peers.send(Order(call="load", arguments={}, blocks=blocks).frames())
             self._compare(peers)
 

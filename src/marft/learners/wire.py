@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from safetensors.torch import load, save
 
 from marft.algorithms.batch import Batch, Estimate, Scores, TrainingBatch
 from marft.algorithms.transport import from_bytes, to_bytes
@@ -56,20 +55,6 @@ def read_update(order: Order) -> tuple[TrainingBatch, UpdatePlan]:
     )
     steps = tuple(frozenset(step) for step in order.arguments["steps"])
     return data, UpdatePlan(**{**order.arguments, "steps": steps})
-
-
-def state_bytes(state: State) -> bytes:
-    """Tensors of several adapters as one block."""
-    return save({f"{name}/{key}": tensor.detach().cpu().contiguous() for name, own in state.items() for key, tensor in own.items()})  # fmt: skip
-
-
-def read_state(block: bytes, names: Mapping[str, Any]) -> dict[str, dict[str, torch.Tensor]]:
-    """The tensors again, by adapter; one that has none is there too."""
-    found: dict[str, dict[str, torch.Tensor]] = {name: {} for name in names}
-    for path, tensor in load(block).items():
-        name, _, key = path.partition("/")
-        found[name][key] = tensor
-    return found
 
 
 def checksum(state: State) -> int:

@@ -98,19 +98,19 @@ def build_learner(arguments: Mapping[str, Any]) -> LocalLearner:
 def carry_out(learner: LocalLearner, rank: int, order: Order) -> None:
     """Call what the order names."""
     from marft.algorithms.batch import Batch
-    from marft.algorithms.transport import from_bytes
+    from marft.algorithms.transport import from_bytes, state_from_bytes
     from marft.learners.ranks import join_ranks
-    from marft.learners.wire import read_state, read_update
+    from marft.learners.wire import read_update
 
     match order.call:
         case "join":
             device = next(iter(learner.teams.values())).device
             learner.group = join_ranks(Path(order.arguments["path"]), rank, order.arguments["ranks"], device)
         case "load":
-            weights, optimizers = (read_state(block, learner.optimizers) for block in order.blocks)
+            weights, moments = map(state_from_bytes, order.blocks)
             for name, own in weights.items():
                 learner.teams[name].load_adapters({name: own})
-            learner.load_state_dict(optimizers)
+            learner.load_state_dict({name: moments.get(name, {}) for name in learner.optimizers})  # none before a step
         case "score":
             learner.score(from_bytes(Batch, order.blocks[0]), **order.arguments)
         case "update":

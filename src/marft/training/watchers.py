@@ -23,6 +23,7 @@ class Watcher(Protocol):
         """An iteration has given `row`; `before` and `progress` are the shares of the run done before and after it."""
 
 
+# told of a benchmark (None: the run's own tasks), its episodes, and who knows their right answers
 Keep = Callable[[str | None, Sequence[Episode], Host], None]
 
 

@@ -52,6 +52,7 @@ async def next_decision(game: Game, boss: str, workers: Sequence[str]) -> Decisi
 
 
 def usual_view(game: Game, name: str, workers: Sequence[str]) -> Sequence[str]:
+    """Whom an agent sees unless the orchestrator says otherwise."""
     sees = game.team[name].sees
     return workers if sees is None else sees
 
