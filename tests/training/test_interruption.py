@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from quick import resume, start
+from quick import plays_of, resume, start, trainer_of
 from toys import ECHO, files, rows
 
 from marft.cli import main
@@ -307,6 +307,12 @@ def test_an_interrupt_that_was_lost_is_heeded_later() -> None:
             interruption.hold()
         with pytest.raises(KeyboardInterrupt), Interruption():
             pass
+
+
+def test_a_trainer_that_listens_to_nothing_leaves_the_signals_alone(tmp_path: Path) -> None:
+    before = [signal.getsignal(each) for each in SIGNALS]
+    plays_of(trainer_of(tmp_path))
+    assert [signal.getsignal(each) for each in SIGNALS] == before
 
 
 def test_one_within_another_gives_the_signals_back() -> None:

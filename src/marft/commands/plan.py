@@ -133,8 +133,6 @@ def measure_iteration(config: Config, parts: Assembly) -> Forecast:
             trainer.iterate()
         except Collapsed as found:
             raise MarftError(f"the iteration cannot be learnt from: {found.sign.agent}: {found.sign.name}") from found
-        finally:
-            trainer.interruption.release()
         [row] = run.metrics()
     generated = max(row["tokens"]["rollout"], 1)
     iterations, budget = config.train.iterations, config.train.budget

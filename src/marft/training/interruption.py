@@ -23,21 +23,24 @@ class Interruption:
     never put off.
 
     Entered, it makes SIGTERM, which Slurm and Kubernetes send, and SIGHUP, which comes when a terminal is closed, another
-    Ctrl-C. Of the latter all count as one: the kernel and the shell both send it, and nobody is there who asks twice. Only while a request is put off does it
-    take Ctrl-C itself; else that is left to Python and asyncio, which cancels what it runs. Signals come to the main
-    thread alone: in any other nothing is listened to, and a KeyboardInterrupt from elsewhere is not put off.
+    Ctrl-C. Of the latter all count as one: the kernel and the shell both send it, and nobody is there who asks twice.
+    Only while a request is put off does it take Ctrl-C itself; else that is left to Python and asyncio, which cancels
+    what it runs. Until it is entered, and in any thread but the main one, to which alone signals come, it listens to
+    nothing and puts nothing off.
     """
 
     def __init__(self) -> None:
         self.put_off = False
         self.requests = 0  # that came to us
         self.hung_up = False
+        self._entered = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
         outer = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
         if isinstance(outer, Interruption):
             outer.check()
+        self._entered = True
         self._take(signal.SIGTERM, self._terminate)
         if HANGUP is not None:
             self._take(HANGUP, self._hang_up)
@@ -46,6 +49,7 @@ class Interruption:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._entered = False
         for number in tuple(self._before):
             self._give_back(number)
 
@@ -68,7 +72,8 @@ class Interruption:
 
     def _take(self, number: signal.Signals, handler: Any) -> None:
         """Unless it is taken already, ignored, as in the background of a script, or somebody else's."""
-        if threading.current_thread() is not threading.main_thread() or number in self._before:
+        listens = self._entered and threading.current_thread() is threading.main_thread()
+        if not listens or number in self._before:
             return
         before = signal.getsignal(number)
         ours = isinstance(getattr(before, "__self__", None), Interruption)
