@@ -18,7 +18,8 @@ from marft.engines.scripted import ScriptedEngine
 from marft.game.play import Agent
 from marft.learners.base import Steps, Update, UpdatePlan
 from marft.learners.local import LearnerSettings, LocalLearner
-from marft.models.loading import load, render
+from marft.models.chat import render
+from marft.models.loading import load
 from marft.models.lora import AdapterSpec
 from marft.models.scoring import action_span, hidden_states, logprobs
 from marft.models.team import TeamModel

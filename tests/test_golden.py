@@ -25,14 +25,15 @@ from torch.testing import assert_close
 from marft.algorithms.base import Algorithm
 from marft.algorithms.batch import Batch, Surrogate
 from marft.config import load_config
-from marft.game.observation import observe
+from marft.game.observation import transcript_text
 from marft.learners.local import LocalLearner
-from marft.models.loading import load, render
+from marft.models.chat import render
+from marft.models.loading import load
 from marft.models.lora import AdapterSpec
 from marft.models.registry import NANO
 from marft.models.team import TeamModel
 from marft.training.build import CRITIC, learner_settings
-from marft.types import Completion, Episode, Reward, Task, Turn
+from marft.types import Completion, Episode, Message, Reward, Task, Turn
 
 FILE = Path(__file__).parents[1] / "examples" / "single_file_marft.py"
 TEMPERATURE = 0.9
@@ -110,7 +111,10 @@ def to_library(played: list[Any], tokenizer: Any) -> list[Episode]:
         task = Task(id=f"task {i // 2}", prompt=one.task, data={"answer": one.answer})
         turns: list[Turn] = []
         for k, turn in enumerate(one.turns):
-            observation = observe(prompt=CONFIG.team.agents[turn.agent].prompt, task=task, shown="", turns=turns)
+            observation = (
+                Message(role="system", content=CONFIG.team.agents[turn.agent].prompt),
+                Message(role="user", content=transcript_text(task, "", turns, named=True)),
+            )
             completion = Completion(
                 text=turn.text,
                 token_ids=tuple(turn.action),

@@ -118,13 +118,18 @@ def make_job(agents: int, folder: Path, options: argparse.Namespace) -> dict[str
 
     from benchmarks.speed.episode_work import told
     from marft.envs import make_env
-    from marft.game.observation import observe
-    from marft.models.loading import fill_template
+    from marft.models.chat import fill_template
+    from marft.types import Message
 
     tasks = make_env("arithmetic", {}).tasks("train")[: options.prompts * options.steps]
     tokenizer = AutoTokenizer.from_pretrained(folder)
     prompts = [
-        [fill_template(tokenizer, observe(prompt=prompt, task=task, shown="", turns=())) for task in tasks]
+        [
+            fill_template(
+                tokenizer, [Message(role="system", content=prompt), Message(role="user", content=task.prompt)]
+            )
+            for task in tasks
+        ]
         for prompt in told(agents, options.instructions).values()
     ]
     return {

@@ -54,11 +54,33 @@ class PromptTooLong(SpeechError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionCall:
+    """A tool that an assistant calls; `arguments` is JSON, and `id` what the answer refers to."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """One chat message, as chat templates want it."""
 
-    role: Literal["system", "user", "assistant"]
+    role: Literal["system", "user", "assistant", "tool"]
     content: str
+    calls: tuple[FunctionCall, ...] = ()  # of an assistant
+    answers: str | None = None  # of a tool: the id of the call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOptions:
+    """What a chat template is told beside the messages: tools, each as JSON, and arguments of its own."""
+
+    tools: tuple[str, ...] = ()
+    arguments: tuple[tuple[str, Any], ...] = ()
+
+
+PLAIN_CHAT = ChatOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,10 +186,13 @@ class Turn:
     aside: bool = False  # said to the team alone: the environment does not hear it
     to: str | None = None  # whom alone it is for: an agent that calls a tool, and the tool's answer to it
     step: Step = "next"
+    sees: tuple[str, ...] | None = None  # whose turns it saw; None: everyone's
+    heard: str | None = None  # what others read of it, where its thoughts are left out
 
     @property
     def text(self) -> str:
-        return self.completion.text
+        """What team-mates and the environment read."""
+        return self.completion.text if self.heard is None else self.heard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

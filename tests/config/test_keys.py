@@ -23,8 +23,8 @@ DOCS = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encod
 KEYS = """
 seed device dtype model init_from
 env.name env.deadline env.tasks_deadline env.workers
-team.workflow team.rounds team.votes team.steps team.options team.anonymous
-team.agents.*.prompt team.agents.*.sees
+team.workflow team.rounds team.votes team.steps team.options team.anonymous team.history
+team.agents.*.prompt team.agents.*.sees team.agents.*.chat_template_kwargs
 team.agents.*.temperature team.agents.*.top_p team.agents.*.top_k team.agents.*.max_tokens team.agents.*.stop team.agents.*.tools team.agents.*.calls
 team.agents.*.trainable team.agents.*.adapter team.agents.*.rank team.agents.*.lr team.agents.*.init_from
 team.agents.*.model team.agents.*.script

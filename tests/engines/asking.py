@@ -10,7 +10,8 @@ import torch
 
 from marft.engines.base import Adapters
 from marft.engines.local import LocalEngine
-from marft.models.loading import load, render
+from marft.models.chat import render
+from marft.models.loading import load
 from marft.models.scoring import action_span, hidden_states, logprobs
 from marft.models.team import TeamModel
 from marft.types import Completion, Message, Request, Sampling

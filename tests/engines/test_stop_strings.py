@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from marft.engines import batch_state, local
 from marft.engines.local import LocalEngine
 from marft.engines.stop_strings import cut_at_stop
-from marft.models.loading import decode_texts
+from marft.models.chat import decode_texts
 from marft.models.team import TeamModel
 from marft.types import Completion, Request, Sampling
 

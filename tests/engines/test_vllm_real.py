@@ -30,7 +30,7 @@ from test_contract import (  # noqa: F401
 from marft.config.schema import EngineConfig
 from marft.engines.vllm.engine import VllmEngine, make_vllm_engine
 from marft.engines.vllm.process import Process
-from marft.models.loading import render
+from marft.models.chat import render
 from marft.models.registry import NANO
 from marft.models.scoring import action_span, hidden_states, logprobs
 from marft.models.team import TeamModel

@@ -82,7 +82,7 @@ class Mute(Voice):
         super().__init__()
         self.error, self.spelling = error, spelling
 
-    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode(self, messages: Sequence[Message], *_: object) -> tuple[int, ...]:
         if self.spelling and "You are B." in messages[0].content:
             raise self.error
         return super().encode(messages)

@@ -42,7 +42,7 @@ class Voice:
         self.script = script
         self.requests: list[Request] = []
 
-    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode(self, messages: Sequence[Message], *_: object) -> tuple[int, ...]:
         return tuple("\n".join(f"<{m.role}> {m.content}" for m in messages).encode())
 
     async def generate(self, request: Request) -> Completion:

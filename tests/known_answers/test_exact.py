@@ -120,7 +120,7 @@ class Dice:
     def __init__(self, policy: Policy, base: float, luck: Mapping[int, float]) -> None:
         self.policy, self.base, self.luck = policy, base, luck
 
-    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode(self, messages: Sequence[Message], *_: object) -> tuple[int, ...]:
         return (0,)
 
     async def generate(self, request: Request) -> Completion:

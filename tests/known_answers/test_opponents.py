@@ -71,7 +71,7 @@ class Reads:
     def __init__(self, play: Play) -> None:
         self.play = play
 
-    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode(self, messages: Sequence[Message], *_: object) -> tuple[int, ...]:
         return (0,)
 
     async def generate(self, request: Request) -> Completion:

@@ -37,7 +37,7 @@ from marft.algorithms.base import Algorithm
 from marft.engines.local import LocalEngine
 from marft.game.observation import central_state
 from marft.learners.base import NotFinite
-from marft.models.loading import render
+from marft.models.chat import render
 from marft.models.scoring import Span, hidden_states
 from marft.types import Completion, Episode, Message, Request, Reward, Sampling, Task, Turn
 

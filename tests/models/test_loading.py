@@ -10,7 +10,8 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel, T5Config
 
-from marft.models.loading import Loaded, load, pick_device, pick_dtype, render
+from marft.models.chat import render
+from marft.models.loading import Loaded, load, pick_device, pick_dtype
 from marft.models.registry import NANO
 from marft.types import MarftError, Message
 

@@ -186,7 +186,8 @@ def test_an_unwritable_cache_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
     os.environ.get("MARFT_TEST_DOWNLOADS") != "1", reason="downloads 93 MB: set MARFT_TEST_DOWNLOADS=1 to run it"
 )
 def test_the_real_smollm2(cache: Path) -> None:
-    from marft.models.loading import load, render
+    from marft.models.chat import render
+    from marft.models.loading import load
     from marft.types import Message
 
     loaded = load("smollm2-135m", device="cpu", dtype="bfloat16")

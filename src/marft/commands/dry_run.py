@@ -31,7 +31,7 @@ from marft.training.build import (
     model_of,
     open_host,
 )
-from marft.types import Completion, Episode, MarftError, Message, Request, Turn
+from marft.types import PLAIN_CHAT, ChatOptions, Completion, Episode, MarftError, Message, Request, Turn
 
 FIRST: dict[str, Split] = {"first task for training": "train", "first held-out task": "test"}
 WHOLE = 16  # turns printed in full; long games follow with a line each
@@ -42,9 +42,15 @@ class StandIn:
     """Speaks for an agent: first what it has to say for the team to come to an end, then always the same."""
 
     def __init__(
-        self, name: str, encode: Callable[[Sequence[Message]], tuple[int, ...]], decisions: Iterator[str]
+        self, name: str, encode: Callable[[Sequence[Message], ChatOptions], tuple[int, ...]], decisions: Iterator[str]
     ) -> None:
-        self.encode, self.decisions, self.usual = encode, decisions, f"(what {name} says)"
+        self._encode, self.decisions, self.usual = encode, decisions, f"(what {name} says)"
+
+    def encode(
+        self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT, earlier: Sequence[Turn] = ()
+    ) -> tuple[int, ...]:
+        """As the agent's own engine would."""
+        return self._encode(messages, options)
 
     async def generate(self, request: Request) -> Completion:
         """The next fixed text, without tokens or log-probs."""

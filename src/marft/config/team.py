@@ -71,6 +71,7 @@ class AgentConfig(Section):
     top_k: Annotated[int, Field(ge=0)] = 0
     max_tokens: Annotated[int, Field(ge=1)] = 64
     stop: tuple[Text, ...] = ()
+    chat_template_kwargs: dict[str, bool | int | float | str] = Field(default_factory=dict)  # enable_thinking, …
     tools: tuple[Annotated[str, check_class(*TOOLS)], ...] = ()
     calls: Annotated[int, Field(ge=1)] | None = None  # of its tools, most in one turn; None: 4
     trainable: bool | None = None  # None: where it has weights of ours
@@ -115,8 +116,8 @@ class AgentConfig(Section):
 
     def _check_weights(self) -> None:
         if self.kind in ("scripted", "remote"):
-            for key in ("adapter", "rank", "lr", "init_from", "model"):
-                if getattr(self, key) is not None:
+            for key in ("adapter", "rank", "lr", "init_from", "model", "chat_template_kwargs"):
+                if getattr(self, key):
                     raise ValueError(f"{key}: a {self.kind} agent has no weights of ours; drop {key}")
             if self.trainable:
                 raise ValueError(f"trainable: a {self.kind} agent has no weights of ours to train; drop trainable")
@@ -160,6 +161,7 @@ class TeamConfig(Section):
     steps: Annotated[int, Field(ge=1)] | None = None  # most turns that an orchestrator may give away
     options: dict[str, Any] = Field(default_factory=dict)  # keyword arguments of a workflow of your own
     anonymous: bool = False  # no role names, no system prompts: the ablation
+    history: Literal["conversation", "flat", "shared"] = "flat"  # what an agent's earlier turns are to it
     agents: dict[Name, AgentConfig] = Field(min_length=1)
 
     @field_validator("workflow")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from marft.types import Completion, Message, Request
+from marft.types import PLAIN_CHAT, ChatOptions, Completion, Message, Request, Turn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,8 +21,13 @@ class Engine(Protocol):
         """Sampled so far, by requests that were answered."""
         ...
 
-    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The token ids of the prompt that asks for the next turn; none where the engine reads messages alone."""
+    def encode(
+        self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT, earlier: Sequence[Turn] = ()
+    ) -> tuple[int, ...]:
+        """The token ids of the prompt that asks for the next turn; none where the engine reads messages alone.
+
+        A prompt that begins with an `earlier` turn begins with its tokens.
+        """
         ...
 
     async def generate(self, request: Request) -> Completion:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from marft.engines.base import Adapters, Engine
-from marft.types import Completion, Message, Request, SpeechError
+from marft.types import PLAIN_CHAT, ChatOptions, Completion, Message, Request, SpeechError, Turn
 
 ROUNDING = 1e-3  # a log-prob above 0 by so much is a probability of 1, rounded
 
@@ -32,9 +32,11 @@ class CheckedEngine:
         """As the engine counts them."""
         return self.engine.tokens
 
-    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode(
+        self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT, earlier: Sequence[Turn] = ()
+    ) -> tuple[int, ...]:
         """The engine's own token ids."""
-        return self.engine.encode(messages)
+        return self.engine.encode(messages, options, earlier)
 
     async def generate(self, request: Request) -> Completion:
         """The engine's completion, if it is one."""

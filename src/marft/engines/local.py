@@ -14,7 +14,6 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
 from itertools import pairwise
 
 import torch
@@ -24,10 +23,20 @@ from marft.engines.batch_state import BatchState
 from marft.engines.eager import EagerStepper, Stepper
 from marft.engines.stop_strings import cut_at_stop
 from marft.engines.stop_tokens import StopTokens
+from marft.models.chat import ChatFormat, decode_texts
 from marft.models.layout import AdapterTokens
-from marft.models.loading import decode_texts, render
 from marft.models.team import TeamModel
-from marft.types import Completion, MarftError, Message, PromptTooLong, Request, SpeechError
+from marft.types import (
+    PLAIN_CHAT,
+    ChatOptions,
+    Completion,
+    MarftError,
+    Message,
+    PromptTooLong,
+    Request,
+    SpeechError,
+    Turn,
+)
 
 Settled = Callable[[], Awaitable[None]]
 
@@ -66,7 +75,7 @@ class LocalEngine:
         self.waiting: list[Entry] = []
         self.live: list[Entry] = []
         self.driver: asyncio.Task[None] | None = None
-        self._render = lru_cache(maxsize=4096)(partial(render, team.tokenizer))
+        self.chats = ChatFormat(team.tokenizer, team.end_ids)
         self._reset()
 
     def _reset(self) -> None:
@@ -76,9 +85,11 @@ class LocalEngine:
         self.rows = BatchState(self.slots, self.team.device, self.team.end_ids)
         self.stepper = choose_stepper(self.team, self.rows, self.memory)
 
-    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode(
+        self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT, earlier: Sequence[Turn] = ()
+    ) -> tuple[int, ...]:
         """The prompt by the model's chat template, as token ids."""
-        return self._render(tuple(messages))
+        return self.chats.encode(messages, options, earlier)
 
     async def generate(self, request: Request) -> Completion:
         """Wait in the queue for a row of the batch, and for its completion."""

@@ -20,7 +20,18 @@ from marft.engines.base import Adapters
 from marft.engines.connections import Connections, NoAnswerError, error_message, one_line, request_headers, send_request
 from marft.engines.secret import Secret
 from marft.engines.stop_strings import cut_at_stop
-from marft.types import Completion, Finish, MarftError, Message, Request, Sampling, SpeechError
+from marft.types import (
+    PLAIN_CHAT,
+    ChatOptions,
+    Completion,
+    Finish,
+    MarftError,
+    Message,
+    Request,
+    Sampling,
+    SpeechError,
+    Turn,
+)
 
 LARGEST = 8 << 20  # bytes of an answer
 LONGEST_PAUSE = 60.0  # seconds, whatever a Retry-After says
@@ -59,7 +70,9 @@ class OpenAIEngine:
         self._connections = Connections(self._make_client, at_once)
         self.version = self.tokens = 0
 
-    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode(
+        self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT, earlier: Sequence[Turn] = ()
+    ) -> tuple[int, ...]:
         """No ids: the endpoint reads messages."""
         return ()
 

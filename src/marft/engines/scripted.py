@@ -10,7 +10,18 @@ from typing import Any
 from marft import import_paths
 from marft.engines.base import Adapters
 from marft.engines.stop_strings import cut_at_stop
-from marft.types import Completion, Finish, MarftError, Message, Request, SpeechError, Stopped
+from marft.types import (
+    PLAIN_CHAT,
+    ChatOptions,
+    Completion,
+    Finish,
+    MarftError,
+    Message,
+    Request,
+    SpeechError,
+    Stopped,
+    Turn,
+)
 from marft.untrusted_values import described, exact, kind_of
 
 Script = Callable[[Request], str | Awaitable[str]]
@@ -26,7 +37,9 @@ class ScriptedEngine:
         self.version = self.tokens = 0
         self.closed = False
 
-    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode(
+        self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT, earlier: Sequence[Turn] = ()
+    ) -> tuple[int, ...]:
         """The messages' bytes."""
         return tuple("\n".join(f"<{m.role}> {m.content}" for m in messages).encode(errors="replace"))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -24,12 +24,15 @@ from marft.game.endings import (
     require_workflow_text,
 )
 from marft.game.guarded_env import EnvironmentHost, GuardedEnv
-from marft.game.observation import is_visible, observe
+from marft.game.observation import History, View
+from marft.game.thoughts import ThoughtMarkers
 from marft.game.tools import NO_TOOLS, ToolCall, Tools, with_recipient
 from marft.game.workflows import Workflow
 from marft.types import (
     MAX_TURNS,
+    PLAIN_CHAT,
     BadTask,
+    ChatOptions,
     Completion,
     Ended,
     Episode,
@@ -50,8 +53,10 @@ from marft.untrusted_values import described, escaped, exact, kind_of, quoted, t
 class TextEngine(Protocol):
     """The part of `marft.engines.base.Engine` that an agent needs."""
 
-    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The token ids of a chat prompt."""
+    def encode(
+        self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT, earlier: Sequence[Turn] = ()
+    ) -> tuple[int, ...]:
+        """The token ids of a chat prompt, which begin with those of an `earlier` turn where its messages do."""
 
     async def generate(self, request: Request) -> Completion:
         """One completion; SpeechError where there is none, PromptTooLong where the model cannot read so much."""
@@ -68,6 +73,9 @@ class Agent:
     sampling: Sampling
     engine: TextEngine
     tools: Tools = NO_TOOLS
+    history: History = "flat"
+    chat: ChatOptions = PLAIN_CHAT
+    thoughts: ThoughtMarkers = ThoughtMarkers()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,12 +243,14 @@ class Game:
     async def _move(self, agent: Agent, *, index: int, nth: int, shown: str, options: ActOptions) -> Turn:
         if index < len(self._replayed):
             return check_replay(self._replayed[index], agent.name)
-        sees = agent.sees if options.sees is None else options.sees
-        turns = [turn for turn in self.turns if is_visible(turn, agent.name, sees)]
-        observation = observe(prompt=agent.prompt, task=self.task, shown=shown, turns=turns)
+        sees = agent.sees if options.sees is None else tuple(options.sees)
+        prompts = {each.name: each.prompt for each in self.team.values()}
+        view = View(agent=agent.name, prompts=prompts, task=self.task, shown=shown, turns=self.turns, sees=sees)
+        observation = view.observe(agent.history)
         adapter = None if index == self._base_at else agent.adapter
         try:
-            prompt_ids = agent.engine.encode(observation)
+            earlier = [turn for turn in self.turns if self._engine_of(turn) is agent.engine]
+            prompt_ids = agent.engine.encode(observation, agent.chat, earlier)
             completion = await agent.engine.generate(
                 Request(
                     adapter=adapter, messages=observation, prompt_ids=prompt_ids, sampling=agent.sampling,
@@ -248,28 +258,20 @@ class Game:
                 )
             )  # fmt: skip
         except PromptTooLong as error:
-            if self._fits_unsaid(agent, shown, turns, error.longest):
+            if self.turns and len(agent.engine.encode(view.unsaid(), agent.chat)) < error.longest:
                 raise ContextOverflow(f"{agent.name}: {error}") from error
             raise EpisodeFailed(f"{agent.name}: {error}, and it is as long if nobody speaks", "speech") from error
         except SpeechError as error:
             raise EpisodeFailed(f"{agent.name}: {error}", "speech") from error
         return Turn(
             agent=agent.name, index=index, nth=nth, shown=shown, observation=observation, prompt_ids=prompt_ids,
-            completion=completion, aside=options.aside, step="next" if index == len(self.turns) else "same",
+            completion=completion, aside=options.aside, step="next" if index == len(self.turns) else "same", sees=sees,
+            heard=agent.thoughts.without_thoughts(completion.text),
         )  # fmt: skip
 
-    def _fits_unsaid(self, agent: Agent, shown: str, turns: Sequence[Turn], longest: int) -> bool:
-        """Whether `agent` could read its prompt but for what agents and their tools have said, be it in their turns or
-        repeated by the environment or the workflow."""
-        talk = [turn for turn in self.turns if turn.step != "none" or turn.to is not None]
-        said = sorted((turn.text for turn in talk), key=len, reverse=True)
-        others = [
-            replace(turn, completion=replace(turn.completion, text=without_repeated(turn.text, said)))
-            for turn in turns
-            if turn not in talk
-        ]
-        bare = observe(prompt=agent.prompt, task=self.task, shown=without_repeated(shown, said), turns=others)
-        return bool(talk) and len(agent.engine.encode(bare)) < longest
+    def _engine_of(self, turn: Turn) -> TextEngine | None:
+        """What spoke a turn; None where nothing of the team's did."""
+        return self.team[turn.agent].engine if turn.agent in self.team else None
 
     def _unspoken(self, name: str, text: str, *, shown: str, to: str | None = None) -> Turn:
         """A turn that no model generated."""
@@ -359,13 +361,6 @@ async def run_workflow(workflow: Workflow, game: Game) -> CutOff | ContextOverfl
     if game.over is None or isinstance(game.over, CutOff | ContextOverflow):
         return game.over
     raise game.over
-
-
-def without_repeated(text: str, said: Iterable[str]) -> str:
-    """A text less what it repeats, each saying once."""
-    for each in said:
-        text = text.replace(each, "", 1) if each else text
-    return text
 
 
 def check_replay(recorded: Turn, now: str) -> Turn:

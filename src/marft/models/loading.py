@@ -14,13 +14,13 @@ import torch
 import transformers.utils.logging
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # of whichever http library it uses
-from jinja2 import TemplateError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from marft.models.chat import render
 from marft.models.registry import resolve
 from marft.models.suitability import check_config, explain_not_causal
-from marft.types import MarftError, Message
+from marft.types import ChatOptions, MarftError, Message
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>")
@@ -43,7 +43,7 @@ class Loaded:
 class TokenizerInfo:
     """How a base model reads: its prompts as tokens, how many tokens it knows, and the most of a sequence."""
 
-    encode: Callable[[Sequence[Message]], tuple[int, ...]]
+    encode: Callable[[Sequence[Message], ChatOptions], tuple[int, ...]]
     words: int
     longest: int
 
@@ -111,7 +111,7 @@ def read_tokenizer(name: str) -> TokenizerInfo:
     """What is known of a base model without its weights, which stay where they are."""
     settings, tokenizer, _ = read_files(name, None)
     return TokenizerInfo(
-        encode=lambda messages: render(tokenizer, messages),
+        encode=lambda messages, options: render(tokenizer, messages, options),
         words=len(tokenizer),
         longest=context_limit(settings.get_text_config()),
     )
@@ -224,52 +224,3 @@ def fingerprint(model: nn.Module) -> str:
         digest.update(f"{name} {tuple(values.shape)} {values.dtype} ".encode())
         digest.update(values.detach().flatten()[:8].float().cpu().numpy().tobytes())
     return digest.hexdigest()
-
-
-def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[int, ...]:
-    """The prompt that asks for the next turn. The template writes the special tokens itself, so encoding adds none."""
-    try:
-        text = fill_template(tokenizer, messages)
-    except TemplateError:  # some templates refuse a system role
-        try:
-            text = fill_template(tokenizer, merge_system_message(messages))
-        except TemplateError as error:
-            roles = ", ".join(message.role for message in messages)
-            raise MarftError(f"the model's chat template refuses messages of the roles {roles}: {error}") from error
-    return tuple(tokenizer.encode(text, add_special_tokens=False))
-
-
-def decode_texts(tokenizer: PreTrainedTokenizerBase, sequences: Sequence[Sequence[int]]) -> list[str]:
-    """What each sequence of tokens says, special tokens left out. The Rust library decodes all of them at once, where
-    transformers would go through them token by token."""
-    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None or getattr(tokenizer, "clean_up_tokenization_spaces", False):
-        return list(tokenizer.batch_decode([list(ids) for ids in sequences], skip_special_tokens=True))
-    return list(backend.decode_batch([list(ids) for ids in sequences], skip_special_tokens=True))
-
-
-def fill_template(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
-    """The text that the model's chat template makes of messages."""
-    chat = [{"role": message.role, "content": break_special_tokens(tokenizer, message.content)} for message in messages]
-    return str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
-
-
-def break_special_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
-    """Text of tasks and agents may spell a special token, and so end its own turn: a space breaks the spelling."""
-    for token in tokenizer.added_tokens_decoder.values():
-        if token.special and token.content in text:
-            text = text.replace(token.content, f"{token.content[0]} {token.content[1:]}")
-    return text
-
-
-def merge_system_message(messages: Sequence[Message]) -> list[Message]:
-    """The system text in front of the first user message, or as one where no user has spoken."""
-    system = [message.content for message in messages if message.role == "system"]
-    rest = [message for message in messages if message.role != "system"]
-    first = next((i for i, message in enumerate(rest) if message.role == "user"), None)
-    if not system:
-        return rest
-    if first is None:
-        return [Message(role="user", content="\n\n".join(system)), *rest]
-    rest[first] = Message(role="user", content="\n\n".join([*system, rest[first].content]))
-    return rest

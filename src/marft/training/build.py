@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from marft import import_paths
@@ -25,9 +25,11 @@ from marft.envs.tools import Tool, make_tool
 from marft.files import is_folder
 from marft.game.lockstep import Lockstep
 from marft.game.play import Agent, TextEngine, seed_of
+from marft.game.thoughts import ThoughtMarkers
 from marft.game.tools import AgentTool, Tools
 from marft.game.workflows import find_workflow
 from marft.learners.local import LearnerSettings, LocalLearner
+from marft.models.chat import ChatFormat
 from marft.models.loading import Loaded, load
 from marft.models.lora import AdapterSpec
 from marft.models.peft_format import CONFIG, read_scaling
@@ -39,7 +41,7 @@ from marft.runs.export import checkpoint_folder
 from marft.terminal import warn
 from marft.terminal.status import Status
 from marft.training.ranks import rank_device
-from marft.types import MarftError, Sampling
+from marft.types import ChatOptions, MarftError, Sampling
 
 CRITIC = "critic"
 DEFAULT_FACTOR_CLIP = 5.0
@@ -160,7 +162,7 @@ def assemble(
         bases[name] = make_base(config, name, saved, lockstep, specs)
     own = {name: engine for name, agent in config.team.agents.items() if (engine := make_agent_engine(agent))}
     agents = {
-        name: make_agent(config, name, own.get(name) or bases[model_of(config, name)].engine, lockstep)
+        name: make_agent(config, name, own.get(name) or bases[model_of(config, name)].engine, lockstep, bases)
         for name in config.team.agents
     }
     learner = make_learner(config, {name: base.team for name, base in bases.items()}, status)
@@ -318,9 +320,14 @@ def critic_of(config: Config, agent: str) -> str | None:
 
 
 # --- agents ----------------------------------------------------------------------------------------------------------
-def make_agent(config: Config, name: str, engine: TextEngine, lockstep: Lockstep) -> Agent:
-    """An agent of the config with its prompt, sampling settings and tools, which speaks with `engine`."""
+def make_agent(
+    config: Config, name: str, engine: TextEngine, lockstep: Lockstep, bases: Mapping[str, Base] = MappingProxyType({})
+) -> Agent:
+    """An agent of the config with its prompt, sampling settings and tools, which speaks with `engine`; `bases` know how
+    their models mark thoughts."""
     agent = config.team.agents[name]
+    chat = ChatOptions(arguments=tuple(agent.chat_template_kwargs.items()))
+    base = None if agent.kind in ("scripted", "remote") else bases.get(model_of(config, name))
     tools = make_tools(agent, lockstep)
     sampling = (
         Sampling(max_tokens=UNLIMITED) if agent.kind == "scripted" else agent.sampling
@@ -333,7 +340,17 @@ def make_agent(config: Config, name: str, engine: TextEngine, lockstep: Lockstep
         sampling=replace(sampling, stop=(*agent.stop, *tools.stops)),
         engine=engine,
         tools=tools,
+        history=config.team.history,
+        chat=chat,
+        thoughts=find_thought_markers(base, chat),
     )
+
+
+def find_thought_markers(base: Base | None, chat: ChatOptions) -> ThoughtMarkers:
+    """As the base's chat template has them; the usual ones where there is no base."""
+    if base is None:
+        return ThoughtMarkers()
+    return ThoughtMarkers(*ChatFormat(base.team.tokenizer, base.team.end_ids).thought_markers(chat))
 
 
 def make_tools(agent: AgentConfig, lockstep: Lockstep) -> Tools:

@@ -6,7 +6,6 @@ import asyncio
 import importlib.util
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
 from typing import Protocol
 
 from marft.config.schema import EngineConfig
@@ -14,10 +13,20 @@ from marft.engines.base import Adapters
 from marft.engines.checked import check_sampled
 from marft.engines.stop_strings import cut_at_stop
 from marft.engines.vllm.adapter_versions import AdapterVersion, AdapterVersions, erase
-from marft.models.loading import render
+from marft.models.chat import ChatFormat
 from marft.models.team import TeamModel
 from marft.terminal import complain
-from marft.types import Completion, MarftError, Message, PromptTooLong, Request, SpeechError
+from marft.types import (
+    PLAIN_CHAT,
+    ChatOptions,
+    Completion,
+    MarftError,
+    Message,
+    PromptTooLong,
+    Request,
+    SpeechError,
+    Turn,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +73,13 @@ class VllmEngine:
         self.closed = False
         self.adapter_versions = AdapterVersions(team)
         self.warned = False
-        self._render = lru_cache(maxsize=4096)(partial(render, team.tokenizer))
+        self.chats = ChatFormat(team.tokenizer, team.end_ids)
 
-    def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode(
+        self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT, earlier: Sequence[Turn] = ()
+    ) -> tuple[int, ...]:
         """The prompt by the model's chat template, as token ids."""
-        return self._render(tuple(messages))
+        return self.chats.encode(messages, options, earlier)
 
     async def generate(self, request: Request) -> Completion:
         """vLLM's completion by the adapter's current version."""

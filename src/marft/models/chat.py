@@ -1,0 +1,160 @@
+"""Chats as a model reads them: messages by its own template, as token ids that go on from what it has itself drawn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
+
+from marft.types import PLAIN_CHAT, ChatOptions, MarftError, Message, Turn
+
+MARKERS = (("<think>", "</think>"), ("<seed:think>", "</seed:think>"), ("[THINK]", "[/THINK]"))  # of thoughts
+
+
+class ChatFormat:
+    """One model's way of writing chats down."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, end_ids: frozenset[int]) -> None:
+        self.tokenizer, self.end_ids = tokenizer, end_ids
+        self._special = frozenset(i for i, token in tokenizer.added_tokens_decoder.items() if token.special)
+        self._rendered = lru_cache(maxsize=4096)(self._render)
+
+    def encode(
+        self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT, earlier: Sequence[Turn] = ()
+    ) -> tuple[int, ...]:
+        """The prompt that asks for the next turn. Where it begins as an `earlier` turn and its prompt do, it has their very
+        tokens, however the tokenizer would spell that text."""
+        asked = tuple(messages)
+        known = [turn for turn in earlier if is_continued(turn, asked)]
+        if known:
+            longest = max(known, key=lambda turn: len(turn.observation))
+            if (ids := self._continued(asked, options, longest)) is not None:
+                return ids
+        return self._rendered(asked, options)
+
+    def thought_markers(self, options: ChatOptions) -> tuple[str, str, bool]:
+        """What opens a thought, what closes it, and whether prompts end inside one."""
+        template = str(self.tokenizer.chat_template)
+        opening, closing = next((pair for pair in MARKERS if pair[1] in template), MARKERS[0])
+        prompt = self._text([Message(role="user", content="")], options)
+        return opening, closing, prompt.rstrip().endswith(opening)
+
+    def _render(self, messages: tuple[Message, ...], options: ChatOptions) -> tuple[int, ...]:
+        return self._tokens(self._text(messages, options))
+
+    def _continued(self, messages: tuple[Message, ...], options: ChatOptions, turn: Turn) -> tuple[int, ...] | None:
+        """The prompt as the tokens of `turn` and what follows them; None where the template writes the turn otherwise."""
+        drawn = turn.completion.token_ids
+        ended = drawn[-1] in self.end_ids
+        said = drawn[: len(drawn) - ended]
+        if not self._special.isdisjoint(said):  # which a text must not spell
+            return None
+        before = self._text(turn.observation, options) + decode_texts(self.tokenizer, [said])[0]
+        whole = self._text(messages, options)
+        if not whole.startswith(before):
+            return None
+        rest = self._tokens(whole[len(before) :])
+        if ended:
+            if rest[:1] != drawn[-1:]:  # the template ends turns with another token than the model did
+                return None
+            rest = rest[1:]
+        return (*turn.prompt_ids, *drawn, *rest)
+
+    def _text(self, messages: Sequence[Message], options: ChatOptions) -> str:
+        try:
+            return fill_template(self.tokenizer, messages, options)
+        except TemplateError:  # some templates refuse a system role
+            try:
+                return fill_template(self.tokenizer, merge_system_message(messages), options)
+            except TemplateError as error:
+                roles = ", ".join(message.role for message in messages)
+                raise MarftError(f"the model's chat template refuses messages of the roles {roles}: {error}") from error
+
+    def _tokens(self, text: str) -> tuple[int, ...]:
+        """The template writes the special tokens itself, so encoding adds none."""
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+
+
+def is_continued(turn: Turn, messages: Sequence[Message]) -> bool:
+    """Whether messages begin with what a turn saw, and go on with an assistant's message, which may be that turn."""
+    seen = len(turn.observation)
+    return (
+        bool(turn.prompt_ids and turn.completion.token_ids)
+        and len(messages) > seen
+        and messages[seen].role == "assistant"
+        and tuple(messages[:seen]) == turn.observation
+    )
+
+
+def render(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT
+) -> tuple[int, ...]:
+    """The prompt that asks for the next turn, as the tokenizer spells it."""
+    return ChatFormat(tokenizer, frozenset()).encode(messages, options)
+
+
+def decode_texts(tokenizer: PreTrainedTokenizerBase, sequences: Sequence[Sequence[int]]) -> list[str]:
+    """What each sequence of tokens says, special tokens left out. The Rust library decodes all of them at once, where
+    transformers would go through them token by token."""
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or getattr(tokenizer, "clean_up_tokenization_spaces", False):
+        return list(tokenizer.batch_decode([list(ids) for ids in sequences], skip_special_tokens=True))
+    return list(backend.decode_batch([list(ids) for ids in sequences], skip_special_tokens=True))
+
+
+def fill_template(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT
+) -> str:
+    """The text that the model's chat template makes of messages and tools."""
+
+    chat = [plain_message(tokenizer, message) for message in messages]
+    tools = [json.loads(break_special_tokens(tokenizer, tool)) for tool in options.tools] or None
+    arguments = dict(options.arguments)
+    return str(
+        tokenizer.apply_chat_template(chat, tools=tools, tokenize=False, add_generation_prompt=True, **arguments)
+    )
+
+
+def plain_message(tokenizer: PreTrainedTokenizerBase, message: Message) -> dict[str, Any]:
+    """A message as templates read it."""
+    plain: dict[str, Any] = {"role": message.role, "content": break_special_tokens(tokenizer, message.content)}
+    if message.answers is not None:
+        plain["tool_call_id"] = message.answers
+    if message.calls:
+        plain["tool_calls"] = [
+            {
+                "type": "function",
+                "id": call.id,
+                "function": {
+                    "name": call.name,
+                    "arguments": json.loads(break_special_tokens(tokenizer, call.arguments)),
+                },
+            }
+            for call in message.calls
+        ]
+    return plain
+
+
+def break_special_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
+    """Text of tasks and agents may spell a special token, and so end its own turn: a space breaks the spelling."""
+    for token in tokenizer.added_tokens_decoder.values():
+        if token.special and token.content in text:
+            text = text.replace(token.content, f"{token.content[0]} {token.content[1:]}")
+    return text
+
+
+def merge_system_message(messages: Sequence[Message]) -> list[Message]:
+    """The system text in front of the first user message, or as one where no user has spoken."""
+    system = [message.content for message in messages if message.role == "system"]
+    rest = [message for message in messages if message.role != "system"]
+    first = next((i for i, message in enumerate(rest) if message.role == "user"), None)
+    if not system:
+        return rest
+    if first is None:
+        return [Message(role="user", content="\n\n".join(system)), *rest]
+    rest[first] = Message(role="user", content="\n\n".join([*system, rest[first].content]))
+    return rest

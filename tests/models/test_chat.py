@@ -1,0 +1,116 @@
+"""Prompts that go on from what was drawn, and how a model's template marks thoughts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from marft.models.chat import ChatFormat, render
+from marft.models.loading import load
+from marft.models.registry import NANO
+from marft.types import ChatOptions, Completion, Message, Turn
+
+ASKED = (Message(role="system", content="Be brief."), Message(role="user", content="2 + 2?"))
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Any:
+    return load(str(NANO), "cpu", "float32")
+
+
+@pytest.fixture
+def chats(loaded: Any) -> ChatFormat:
+    return ChatFormat(loaded.tokenizer, loaded.end_ids)
+
+
+def turn(chats: ChatFormat, text: str, *, end: bool, ids: tuple[int, ...] | None = None) -> Turn:
+    """A turn that spells its text letter by letter, as no tokenizer would."""
+    letters = [chats.tokenizer.encode(letter, add_special_tokens=False) for letter in text]
+    drawn = ids or tuple(i for each in letters for i in each)
+    drawn = (*drawn, *((next(iter(chats.end_ids)),) if end else ()))
+    said = Completion(
+        text=text, token_ids=drawn, logprobs=(0.0,) * len(drawn), finish="stop" if end else "length", version=0
+    )
+    return Turn(agent="a", index=0, nth=0, shown="", observation=ASKED, prompt_ids=chats.encode(ASKED), completion=said)
+
+
+def following(text: str) -> tuple[Message, ...]:
+    return (*ASKED, Message(role="assistant", content=text), Message(role="user", content="3 + 4?"))
+
+
+@pytest.mark.parametrize("end", [True, False])
+def test_a_prompt_begins_with_the_very_tokens_that_were_drawn(chats: ChatFormat, end: bool) -> None:
+    own = turn(chats, "12 34", end=end)
+    ids = chats.encode(following("12 34"), earlier=[own])
+    start = (*own.prompt_ids, *own.completion.token_ids)
+    assert ids[: len(start)] == start
+    spelled = chats.tokenizer.decode(list(ids))
+    assert spelled == chats.tokenizer.decode(
+        list(chats.encode(following("12 34")))
+    )  # the same text, end marker and all
+
+
+def test_the_longest_that_fits_is_continued(chats: ChatFormat) -> None:
+    first = turn(chats, "12", end=True)
+    asked = following("12")
+    prompt = chats.encode(asked, earlier=[first])
+    said = Completion(text="7", token_ids=first.completion.token_ids[:1], logprobs=(0.0,), finish="length", version=0)
+    said = Completion(
+        text=chats.tokenizer.decode(list(said.token_ids)),
+        token_ids=said.token_ids,
+        logprobs=(0.0,),
+        finish="length",
+        version=0,
+    )
+    second = Turn(agent="a", index=1, nth=1, shown="", observation=asked, prompt_ids=prompt, completion=said)
+    whole = (*asked, Message(role="assistant", content=said.text), Message(role="user", content="and?"))
+    ids = chats.encode(whole, earlier=[second, first])
+    assert ids[: len(prompt) + 1] == (*prompt, *said.token_ids)
+
+
+@pytest.mark.parametrize("case", ["another text", "another view", "a special token", "no tokens", "not an assistant"])
+def test_where_a_turn_is_not_repeated_the_tokenizer_spells(chats: ChatFormat, case: str) -> None:
+    own, asked = turn(chats, "12", end=True), following("12")
+    match case:
+        case "another text":
+            asked = following("13")
+        case "another view":
+            asked = (Message(role="system", content="Be long."), *asked[1:])
+        case "a special token":
+            own = turn(chats, "12", end=True, ids=(*own.completion.token_ids, next(iter(chats.end_ids))))
+        case "no tokens":
+            silent = Completion(text="12", token_ids=(), logprobs=(), finish="stop", version=0)
+            own = Turn(agent="a", index=0, nth=0, shown="", observation=ASKED, prompt_ids=(), completion=silent)
+        case "not an assistant":
+            asked = (*ASKED, Message(role="user", content="12"))
+    assert chats.encode(asked, earlier=[own]) == render(chats.tokenizer, asked)
+
+
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is defined and enable_thinking %}<think>\n"
+    "{% elif enable_thinking is defined %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "begun"), [((), False), ((("enable_thinking", True),), True), ((("enable_thinking", False),), False)]
+)
+def test_the_templates_own_arguments_and_markers(
+    loaded: Any, arguments: Any, begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loaded.tokenizer, "chat_template", TEMPLATE)
+    chats = ChatFormat(loaded.tokenizer, loaded.end_ids)
+    options = ChatOptions(arguments=arguments)
+    assert chats.thought_markers(options) == ("<think>", "</think>", begun)
+    plain, told = chats.encode(ASKED), chats.encode(ASKED, options)
+    assert (plain == told) == (not arguments)
+
+
+def test_markers_of_another_template(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        loaded.tokenizer, "chat_template", TEMPLATE.replace("<think>", "[THINK]").replace("</think>", "[/THINK]")
+    )
+    chats = ChatFormat(loaded.tokenizer, loaded.end_ids)
+    assert chats.thought_markers(ChatOptions())[:2] == ("[THINK]", "[/THINK]")
