@@ -15,7 +15,7 @@ from marft.algorithms.grpo import Grpo
 from marft.algorithms.marft_action import MarftAction
 from marft.algorithms.marft_token import MarftToken
 from marft.engines.scripted import ScriptedEngine
-from marft.game.play import Agent
+from marft.game.agent import Agent
 from marft.learners.base import Steps, Update, UpdatePlan
 from marft.learners.local import LearnerSettings, LocalLearner
 from marft.models.chat import render

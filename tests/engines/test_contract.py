@@ -19,7 +19,7 @@ from marft.engines.local import LocalEngine
 from marft.engines.openai import OpenAIEngine
 from marft.engines.scripted import ScriptedEngine
 from marft.engines.vllm.engine import VllmEngine
-from marft.game.play import TextEngine
+from marft.game.agent import TextEngine
 from marft.models.team import TeamModel
 from marft.types import Completion, Message, PromptTooLong, Request, Sampling
 

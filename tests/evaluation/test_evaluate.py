@@ -25,8 +25,8 @@ from marft.evaluation.chunks import answer_text, extract_answers, plan_chunks, t
 from marft.evaluation.evaluate import evaluate_benchmarks
 from marft.evaluation.folder import Evaluation, Record
 from marft.evaluation.held_out import evaluate_held_out
+from marft.game.agent import Agent
 from marft.game.lockstep import Lockstep
-from marft.game.play import Agent
 from marft.game.workflows import find_workflow
 from marft.rollouts.runner import EpisodeRunner, Start
 from marft.terminal.display import Display

@@ -16,8 +16,8 @@ from marft.envs.hosting import InProcess
 from marft.evaluation.benchmarks import EvalSettings, eval_settings, with_settings
 from marft.evaluation.held_out import evaluate_held_out, summarise_episodes
 from marft.evaluation.intervals import wilson_interval
+from marft.game.agent import Agent
 from marft.game.lockstep import Lockstep
-from marft.game.play import Agent
 from marft.game.workflows import find_workflow
 from marft.rollouts.runner import EpisodeRunner
 from marft.types import Completion, Episode, Request, Reward, Sampling, Task, Turn

@@ -10,8 +10,9 @@ from typing import Any
 import toys
 from voices import TASK, Voice, prompt, run, says_its_name, team
 
+from marft.game.agent import Agent
 from marft.game.observation import History, View, central_state
-from marft.game.play import Agent, Game
+from marft.game.play import Game
 from marft.game.workflows.built_in import sequential
 from marft.types import Completion, Message, Turn
 

@@ -11,7 +11,8 @@ from voices import Voice, in_turn, prompt, run, team
 
 import marft
 from marft.game import play as playing
-from marft.game.play import Agent, Game
+from marft.game.agent import Agent
+from marft.game.play import Game
 from marft.game.tools import AgentTool, ToolCall, Tools
 from marft.types import Completion, Request, Turn
 

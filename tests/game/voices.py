@@ -10,7 +10,8 @@ from typing import Any
 import toys
 
 from marft.envs.hosting import InProcess
-from marft.game.play import Agent, TextEngine, play
+from marft.game.agent import Agent, TextEngine
+from marft.game.play import play
 from marft.game.workflows import Workflow
 from marft.game.workflows.built_in import sequential
 from marft.types import Completion, Ended, Episode, Message, Request, Sampling, Task, Turn

@@ -24,7 +24,8 @@ from marft.algorithms.base import Algorithm
 from marft.algorithms.batch import Batch, Member
 from marft.config import Config, parse
 from marft.envs.hosting import InProcess
-from marft.game.play import Agent, seed_of
+from marft.game.agent import Agent
+from marft.game.play import seed_of
 from marft.game.workflows import find_workflow
 from marft.rollouts.batching import build_batch
 from marft.rollouts.credit import Credit, Difference

@@ -22,7 +22,8 @@ from marft.algorithms.base import Algorithm
 from marft.algorithms.batch import Batch, Scores
 from marft.config import parse
 from marft.envs.hosting import InProcess
-from marft.game.play import Agent, play
+from marft.game.agent import Agent
+from marft.game.play import play
 from marft.game.workflows import find_workflow
 from marft.rollouts.credit import Credit
 from marft.types import Completion, Episode, Message, Request, Sampling

@@ -19,7 +19,8 @@ from lessons import Seat, make_batch
 from marft.algorithms.batch import Batch
 from marft.engines.scripted import ScriptedEngine
 from marft.envs.hosting import InProcess
-from marft.game.play import Agent, seed_of
+from marft.game.agent import Agent
+from marft.game.play import seed_of
 from marft.game.workflows import Workflow, find_workflow
 from marft.rollouts.counterfactuals import with_differences, with_forks
 from marft.rollouts.credit import Tree

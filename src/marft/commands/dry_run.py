@@ -13,8 +13,8 @@ from marft.envs.base import Split
 from marft.envs.hosting import Host
 from marft.evaluation.benchmarks import benchmarks_of, read_held_out_tasks
 from marft.files import is_folder
+from marft.game.agent import Agent, TextEngine
 from marft.game.lockstep import Lockstep
-from marft.game.play import Agent, TextEngine
 from marft.game.workflows import find_workflow
 from marft.models.loading import TokenizerInfo, pick_device, pick_dtype, read_tokenizer
 from marft.rollouts.event_loop import run_async

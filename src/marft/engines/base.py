@@ -14,7 +14,7 @@ Adapters = Mapping[str, Mapping[str, "Tensor"]]  # an adapter's tensors by the n
 
 
 class Engine(Protocol):
-    """Samples completions for any number of coroutines at once. `game.play.TextEngine` is the part that an agent needs."""
+    """Samples completions for any number of coroutines at once. `game.agent.TextEngine` is the part that an agent needs."""
 
     @property
     def tokens(self) -> int:

@@ -12,8 +12,8 @@ from marft.envs import make_env
 from marft.envs.data import KNOWN
 from marft.envs.hosting import deadlines_of
 from marft.envs.task_validation import load_tasks
+from marft.game.agent import Agent
 from marft.game.lockstep import Lockstep
-from marft.game.play import Agent
 from marft.rollouts.runner import EpisodeRunner
 from marft.training.build import Assembly, open_host
 from marft.types import MarftError, Task

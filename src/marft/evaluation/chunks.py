@@ -13,9 +13,9 @@ from marft.config import Config
 from marft.engines.scripted import ScriptedEngine
 from marft.evaluation.benchmarks import Benchmark
 from marft.evaluation.folder import Played, Record, Slot
+from marft.game.agent import Agent
 from marft.game.endings import EpisodeFailed
 from marft.game.guarded_env import GuardedEnv
-from marft.game.play import Agent
 from marft.rollouts.event_loop import run_async
 from marft.rollouts.runner import EpisodeRunner, Start
 from marft.runs.transcripts import make_transcript

@@ -8,7 +8,7 @@ from dataclasses import replace
 from marft.config import Config
 from marft.evaluation.benchmarks import benchmarks_of, eval_settings, first_tasks, open_benchmark, with_eval_sampling
 from marft.evaluation.failures import ENOUGH, Failures, Tolerance
-from marft.game.play import Agent
+from marft.game.agent import Agent
 from marft.rollouts.event_loop import run_async
 from marft.rollouts.runner import EpisodeRunner, Start
 from marft.training.build import Assembly

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
+from dataclasses import replace
 from types import TracebackType, coroutine
 from typing import TYPE_CHECKING, Any
 
-from marft.types import FaultKind, MarftError
-from marft.untrusted_values import exact, flaw_of, kind_of
+from marft.types import Ended, FaultKind, MarftError, PromptTooLong, Reward, Stopped
+from marft.untrusted_values import described, exact, flaw_of, kind_of, traced
 from marft.watchdog import leave_behind
 
 if TYPE_CHECKING:
     from marft.game.play import Game
+    from marft.game.workflows import Workflow
 
 MAX_REFUSED = 16  # refused calls of a game that is over
 
@@ -60,9 +62,8 @@ class EndsGameOnError:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and not isinstance(
-            error, asyncio.CancelledError
-        ):  # a workflow may set its agents a time limit
+        # a workflow may set its agents a time limit, and may ask with a shorter prompt
+        if error is not None and not isinstance(error, asyncio.CancelledError | PromptTooLong):
             self.game.over = error
 
 
@@ -90,6 +91,43 @@ def await_or_abandon(workflow: Awaitable[None], refused: Callable[[], int]) -> G
             raise
         except BaseException as error:  # what is raised in this task is raised in the workflow
             thrown = error
+
+
+def how_ended(over: GameOver | None) -> Ended:
+    """The episode's `ended` for what ended its game; None: the workflow was done."""
+    match over:
+        case EpisodeFailed():
+            return "failed"
+        case ContextOverflow():
+            return "overflow"
+        case CutOff():
+            return "cut_off"
+    return "terminated"
+
+
+def overflow_reward(reward: Reward) -> Reward:
+    """What a team earns that could not go on: nothing for its answer, and what it had lost by then."""
+    turns = {index: min(0.0, own) for index, own in reward.turns.items()} if reward.itemised else reward.turns
+    correct = None if reward.correct is None else False
+    return replace(reward, team=min(0.0, reward.team), turns=turns, correct=correct)
+
+
+async def run_workflow(workflow: Workflow, game: Game) -> CutOff | ContextOverflow | None:
+    """The workflow until it is done or the game is over; gives what ended it but is no failure of others."""
+    try:
+        await await_or_abandon(workflow(game), lambda: game.refused)
+    except (MarftError, Stopped):
+        raise
+    except BaseException as error:  # the user's code: anything may come, SystemExit too
+        if isinstance(error, asyncio.CancelledError) and is_cancelled():
+            raise
+        if isinstance(error, PromptTooLong) and game.over is None and game.turns:
+            return ContextOverflow(str(error))
+        if game.over is None:
+            raise EpisodeFailed(f"the workflow raised {described(error)}", "workflow", traced()) from error
+    if game.over is None or isinstance(game.over, CutOff | ContextOverflow):
+        return game.over
+    raise game.over
 
 
 def is_cancelled() -> bool:

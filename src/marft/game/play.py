@@ -11,30 +11,30 @@ import hashlib
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any
 
+from marft.game.agent import Agent
 from marft.game.endings import (
     ContextOverflow,
     CutOff,
     EndsGameOnError,
     EpisodeFailed,
     GameOver,
-    await_or_abandon,
-    is_cancelled,
+    how_ended,
+    overflow_reward,
     require_workflow_text,
+    run_workflow,
 )
 from marft.game.guarded_env import EnvironmentHost, GuardedEnv
-from marft.game.observation import History, View
-from marft.game.thoughts import ThoughtMarkers
-from marft.game.tools import NO_TOOLS, ToolCall, Tools, with_recipient
+from marft.game.messages import read_messages, read_tools
+from marft.game.observation import View
+from marft.game.tools import ToolCall, with_recipient
 from marft.game.workflows import Workflow
 from marft.types import (
     MAX_TURNS,
-    PLAIN_CHAT,
     BadTask,
     ChatOptions,
     Completion,
-    Ended,
     Episode,
     MarftError,
     Message,
@@ -43,39 +43,11 @@ from marft.types import (
     Reward,
     Sampling,
     SpeechError,
-    Stopped,
+    Step,
     Task,
     Turn,
 )
-from marft.untrusted_values import described, escaped, exact, kind_of, quoted, traced
-
-
-class TextEngine(Protocol):
-    """The part of `marft.engines.base.Engine` that an agent needs."""
-
-    def encode(
-        self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT, earlier: Sequence[Turn] = ()
-    ) -> tuple[int, ...]:
-        """The token ids of a chat prompt, which begin with those of an `earlier` turn where its messages do."""
-
-    async def generate(self, request: Request) -> Completion:
-        """One completion; SpeechError where there is none, PromptTooLong where the model cannot read so much."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
-    """A profile: what an agent is told, whom it sees (None: every predecessor), and what it speaks with."""
-
-    name: str
-    prompt: str | None  # None: anonymous; it is told no role, and others' messages come without their names
-    sees: tuple[str, ...] | None
-    adapter: str | None
-    sampling: Sampling
-    engine: TextEngine
-    tools: Tools = NO_TOOLS
-    history: History = "flat"
-    chat: ChatOptions = PLAIN_CHAT
-    thoughts: ThoughtMarkers = ThoughtMarkers()
+from marft.untrusted_values import escaped, exact, kind_of, quoted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +72,8 @@ class Game:
         self.over: BaseException | None = None  # what ended the game, should the workflow have swallowed it
         self.refused = 0  # calls since then
         self._ending = EndsGameOnError(self)
-        self._acting = False
+        self._acting, self._chatting, self._recording = False, 0, asyncio.Lock()
+        self._asked: Counter[tuple[str, tuple[Message, ...]]] = Counter()
         self._env, self._seed, self._replayed, self._base_at = env, seed, replayed, base_at
 
     async def act(
@@ -113,7 +86,7 @@ class Game:
         records them in the team's order. Who calls a tool is told its answer and speaks again.
         """
         async with self._ending:
-            if self._acting:
+            if self._acting or self._chatting:
                 raise MarftError("the workflow calls game.act while another is under way; name both agents in one call")
             names, sees = self._checked_names(names, sees)
             options = ActOptions(sees=sees, note=require_workflow_text("game.act a note", note), aside=aside)
@@ -165,6 +138,51 @@ class Game:
         for (name, call), text in zip(calls, answers, strict=True):
             self._check_room(1, before=name, shown="")
             await self._record(self._unspoken(call.tool, text, shown="", to=name))
+
+    async def chat(
+        self, name: str, messages: Sequence[Message | Mapping[str, Any]], *,
+        tools: Sequence[Mapping[str, Any]] = (), max_tokens: int | None = None, stop: Sequence[str] = (), aside: bool = False,
+    ) -> Turn:  # fmt: skip
+        """The named agent answers these very messages: ours, or dictionaries as OpenAI's clients write them.
+
+        What it does not see in them it does not see. Where they begin as one of its earlier turns did, they have that
+        turn's tokens. `tools` are told to its chat template; calls of them are the workflow's to answer. Several may be
+        under way at once. A prompt that is too long raises PromptTooLong, which the workflow may catch.
+        """
+        async with self._ending:
+            if self._acting:
+                raise MarftError("the workflow calls game.chat while game.act is under way; await it first")
+            [name], _ = self._checked_names([name], None)
+            agent, began = self.team[name], len(self.turns)
+            try:
+                asked, chat = read_messages(messages), replace(agent.chat, tools=read_tools(tools))
+                sampling = limited(agent.sampling, max_tokens, stop)
+            except ValueError as error:
+                raise MarftError(f"the workflow calls game.chat, and {error}") from None
+            self._check_room(1 + self._chatting, before=name, shown="")
+            self._chatting += 1
+            try:
+                turn = await self._answer(agent, asked, chat, sampling)
+            finally:
+                self._chatting -= 1
+            async with self._recording:
+                # in the order in which they end; those that overlap in time are one step
+                index, nth = len(self.turns), sum(each.agent == name for each in self.turns)
+                step: Step = "next" if began == index else "same"
+                await self._record(turn := replace(turn, index=index, nth=nth, step=step, aside=aside))
+            return turn
+
+    async def _answer(self, agent: Agent, messages: tuple[Message, ...], chat: ChatOptions, sampling: Sampling) -> Turn:
+        """What an agent says to some messages. Its seed is theirs, whoever else is asked at the same time."""
+        if (index := len(self.turns) + self._chatting - 1) < len(self._replayed):
+            return check_replay(self._replayed[index], agent.name)
+        self._asked[agent.name, messages] += 1
+        seed = seed_of(self._seed, "chat", agent.name, messages, self._asked[agent.name, messages])
+        ids, said = await self._generate(agent, messages, chat, sampling, seed, agent.adapter)
+        return Turn(
+            agent=agent.name, index=0, nth=0, shown="", observation=messages, prompt_ids=ids, completion=said,
+            heard=agent.thoughts.without_thoughts(said.text),
+        )  # fmt: skip
 
     async def say(self, name: str, text: str) -> Turn:
         """Records what no model said: a vote's result, a referee's ruling. The environment hears it."""
@@ -248,30 +266,34 @@ class Game:
         view = View(agent=agent.name, prompts=prompts, task=self.task, shown=shown, turns=self.turns, sees=sees)
         observation = view.observe(agent.history)
         adapter = None if index == self._base_at else agent.adapter
+        seed = seed_of(self._seed, index)
         try:
-            earlier = [turn for turn in self.turns if self._engine_of(turn) is agent.engine]
-            prompt_ids = agent.engine.encode(observation, agent.chat, earlier)
-            completion = await agent.engine.generate(
-                Request(
-                    adapter=adapter, messages=observation, prompt_ids=prompt_ids, sampling=agent.sampling,
-                    seed=seed_of(self._seed, index),
-                )
-            )  # fmt: skip
+            prompt_ids, completion = await self._generate(agent, observation, agent.chat, agent.sampling, seed, adapter)
         except PromptTooLong as error:
             if self.turns and len(agent.engine.encode(view.unsaid(), agent.chat)) < error.longest:
                 raise ContextOverflow(f"{agent.name}: {error}") from error
             raise EpisodeFailed(f"{agent.name}: {error}, and it is as long if nobody speaks", "speech") from error
-        except SpeechError as error:
-            raise EpisodeFailed(f"{agent.name}: {error}", "speech") from error
         return Turn(
             agent=agent.name, index=index, nth=nth, shown=shown, observation=observation, prompt_ids=prompt_ids,
             completion=completion, aside=options.aside, step="next" if index == len(self.turns) else "same", sees=sees,
             heard=agent.thoughts.without_thoughts(completion.text),
         )  # fmt: skip
 
-    def _engine_of(self, turn: Turn) -> TextEngine | None:
-        """What spoke a turn; None where nothing of the team's did."""
-        return self.team[turn.agent].engine if turn.agent in self.team else None
+    async def _generate(
+        self, agent: Agent, messages: tuple[Message, ...], chat: ChatOptions, sampling: Sampling, seed: int,
+        adapter: str | None,
+    ) -> tuple[tuple[int, ...], Completion]:  # fmt: skip
+        """The tokens of a prompt, which are those of earlier turns where it goes on from them, and what follows. An engine
+        that cannot speak fails the episode; a prompt that is too long is the caller's."""
+        mates = {name for name, other in self.team.items() if other.engine is agent.engine}
+        try:
+            ids = agent.engine.encode(messages, chat, [turn for turn in self.turns if turn.agent in mates])
+            request = Request(adapter=adapter, messages=messages, prompt_ids=ids, sampling=sampling, seed=seed)
+            return ids, await agent.engine.generate(request)
+        except PromptTooLong:
+            raise
+        except SpeechError as error:
+            raise EpisodeFailed(f"{agent.name}: {error}", "speech") from error
 
     def _unspoken(self, name: str, text: str, *, shown: str, to: str | None = None) -> Turn:
         """A turn that no model generated."""
@@ -328,39 +350,10 @@ async def play(
     )  # fmt: skip
 
 
-def how_ended(over: GameOver | None) -> Ended:
-    """The episode's `ended` for what ended its game; None: the workflow was done."""
-    match over:
-        case EpisodeFailed():
-            return "failed"
-        case ContextOverflow():
-            return "overflow"
-        case CutOff():
-            return "cut_off"
-    return "terminated"
-
-
-def overflow_reward(reward: Reward) -> Reward:
-    """What a team earns that could not go on: nothing for its answer, and what it had lost by then."""
-    turns = {index: min(0.0, own) for index, own in reward.turns.items()} if reward.itemised else reward.turns
-    correct = None if reward.correct is None else False
-    return replace(reward, team=min(0.0, reward.team), turns=turns, correct=correct)
-
-
-async def run_workflow(workflow: Workflow, game: Game) -> CutOff | ContextOverflow | None:
-    """The workflow until it is done or the game is over; gives what ended it but is no failure of others."""
-    try:
-        await await_or_abandon(workflow(game), lambda: game.refused)
-    except (MarftError, Stopped):
-        raise
-    except BaseException as error:  # the user's code: anything may come, SystemExit too
-        if isinstance(error, asyncio.CancelledError) and is_cancelled():
-            raise
-        if game.over is None:
-            raise EpisodeFailed(f"the workflow raised {described(error)}", "workflow", traced()) from error
-    if game.over is None or isinstance(game.over, CutOff | ContextOverflow):
-        return game.over
-    raise game.over
+def limited(sampling: Sampling, max_tokens: int | None, stop: Sequence[str]) -> Sampling:
+    """An agent's own sampling, with further stop strings and at most so many tokens."""
+    most = sampling.max_tokens if max_tokens is None else max(1, min(sampling.max_tokens, max_tokens))
+    return replace(sampling, max_tokens=most, stop=tuple(dict.fromkeys((*sampling.stop, *stop))))
 
 
 def check_replay(recorded: Turn, now: str) -> Turn:

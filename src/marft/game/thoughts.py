@@ -25,3 +25,6 @@ class ThoughtMarkers:
         if self.opening in spoken:
             return ""
         return spoken.rpartition(self.closing)[2].strip()  # one that was closed alone began where nobody marked it
+
+
+USUAL_MARKERS = ThoughtMarkers()

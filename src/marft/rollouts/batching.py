@@ -9,8 +9,8 @@ import torch
 
 from marft.algorithms.batch import NOBODY, Batch, Member, flat_ids
 from marft.algorithms.credit import fold
+from marft.game.agent import Agent
 from marft.game.observation import central_state
-from marft.game.play import Agent
 from marft.rollouts.credit import Credit
 from marft.types import Episode, Turn
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from marft.envs.hosting import Host
-from marft.game.play import Agent, play
+from marft.game.agent import Agent
+from marft.game.play import play
 from marft.game.workflows import Workflow
 from marft.terminal.status import Status
 from marft.types import Episode, Task, Turn

@@ -23,8 +23,9 @@ from marft.envs.base import Split
 from marft.envs.hosting import Host, open_env
 from marft.envs.tools import Tool, make_tool
 from marft.files import is_folder
+from marft.game.agent import Agent, TextEngine
 from marft.game.lockstep import Lockstep
-from marft.game.play import Agent, TextEngine, seed_of
+from marft.game.play import seed_of
 from marft.game.thoughts import ThoughtMarkers
 from marft.game.tools import AgentTool, Tools
 from marft.game.workflows import find_workflow

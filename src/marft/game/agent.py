@@ -1,0 +1,40 @@
+"""An agent as a game knows it: its profile, and what it speaks with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from marft.game.observation import History
+from marft.game.thoughts import USUAL_MARKERS, ThoughtMarkers
+from marft.game.tools import NO_TOOLS, Tools
+from marft.types import PLAIN_CHAT, ChatOptions, Completion, Message, Request, Sampling, Turn
+
+
+class TextEngine(Protocol):
+    """The part of `marft.engines.base.Engine` that an agent needs."""
+
+    def encode(
+        self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT, earlier: Sequence[Turn] = ()
+    ) -> tuple[int, ...]:
+        """The token ids of a chat prompt, which begin with those of an `earlier` turn where its messages do."""
+
+    async def generate(self, request: Request) -> Completion:
+        """One completion; SpeechError where there is none, PromptTooLong where the model cannot read so much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """A profile: what an agent is told, whom it sees (None: every predecessor), and what it speaks with."""
+
+    name: str
+    prompt: str | None  # None: anonymous; it is told no role, and others' messages come without their names
+    sees: tuple[str, ...] | None
+    adapter: str | None
+    sampling: Sampling
+    engine: TextEngine
+    tools: Tools = NO_TOOLS
+    history: History = "flat"
+    chat: ChatOptions = PLAIN_CHAT
+    thoughts: ThoughtMarkers = USUAL_MARKERS
