@@ -29,6 +29,7 @@ EVERYTHING = frozenset(
         "models",
         "engines",
         "algorithms",
+        "programs",
         "rollouts",
         "learners",
         "training",
@@ -113,6 +114,12 @@ ROOMS: Mapping[str, Room] = {
         f"algorithms.{name}": Room(marft=frozenset({"algorithms"}), libraries=frozenset({"torch"}))
         for name in ("losses", "advantages", "sequential", "trust_region", "grouped", "decoupled", "kl_penalty")
     },
+    "programs": Room(
+        marft=frozenset(
+            {"types", "import_paths", "untrusted_values", "config", "game", "envs"}
+        ),  # processes are in envs
+        libraries=frozenset({"aiohttp"}),
+    ),
     "rollouts": Room(
         marft=frozenset({"types", "watchdog", "terminal", "config", "game", "envs", "engines", "algorithms"}),
         libraries=frozenset({"torch", "pydantic"}),
@@ -137,6 +144,7 @@ ROOMS: Mapping[str, Room] = {
                 "models",
                 "engines",
                 "algorithms",
+                "programs",
                 "rollouts",
                 "learners",
                 "runs",

@@ -60,7 +60,7 @@ NAMES = [
     refusal(
         "team.workflow=x",
         "team.workflow",
-        "use sequential, dag, debate, vote, orchestrated, rounds, turns or package.module:f",
+        "use sequential, dag, debate, vote, orchestrated, rounds, turns, program or package.module:f",
     ),
     refusal("team.workflow=debat", "team.workflow", "did you mean 'debate'?", "team.workflow=debate"),
     refusal(f"{A}.{REMOTE} & {A}.remote.url=h", f"{A}.remote.url", "write it like https://api.openai.com/v1"),

@@ -24,6 +24,7 @@ KEYS = """
 seed device dtype model init_from
 env.name env.deadline env.tasks_deadline env.workers
 team.workflow team.rounds team.votes team.steps team.options team.anonymous team.history
+team.program.function team.program.cmd team.program.deadline
 team.agents.*.prompt team.agents.*.sees team.agents.*.chat_template_kwargs
 team.agents.*.temperature team.agents.*.top_p team.agents.*.top_k team.agents.*.max_tokens team.agents.*.stop team.agents.*.tools team.agents.*.calls
 team.agents.*.trainable team.agents.*.adapter team.agents.*.rank team.agents.*.lr team.agents.*.init_from

@@ -9,7 +9,7 @@ import pytest
 from marft.models.chat import ChatFormat, render
 from marft.models.loading import load
 from marft.models.registry import NANO
-from marft.types import ChatOptions, Completion, Message, Turn
+from marft.types import ChatOptions, Completion, FunctionCall, Message, Turn
 
 ASKED = (Message(role="system", content="Be brief."), Message(role="user", content="2 + 2?"))
 
@@ -114,3 +114,29 @@ def test_markers_of_another_template(loaded: Any, monkeypatch: pytest.MonkeyPatc
     )
     chats = ChatFormat(loaded.tokenizer, loaded.end_ids)
     assert chats.thought_markers(ChatOptions())[:2] == ("[THINK]", "[/THINK]")
+
+
+TOOL = '{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}'
+CALLED = Message(
+    role="assistant", content="So:", calls=(FunctionCall(id="call00000", name="add", arguments='{"a": 1}'),)
+)
+TOOLED = (*ASKED, CALLED, Message(role="tool", content="2", answers="call00000"))
+
+
+def test_a_template_without_tools_is_told_of_them_in_words(chats: ChatFormat) -> None:
+    text = chats.tokenizer.decode(list(chats.encode(TOOLED, ChatOptions(tools=(TOOL,)))))
+    assert not chats.knows_tools
+    assert text.index("Be brief.") < text.index(TOOL) < text.index("2 + 2?")
+    assert 'So:\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>' in text
+    assert "<tool_response>\n2\n</tool_response>" in text
+
+
+def test_a_template_with_tools_writes_them_its_own_way(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    template = (
+        "{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}{% for m in messages %}{{ m.role }}:{{ m.content }}"
+        "{% for c in m.tool_calls or [] %}({{ c.function.name }} {{ c.function.arguments | tojson }}){% endfor %};{% endfor %}"
+    )
+    monkeypatch.setattr(loaded.tokenizer, "chat_template", template)
+    chats = ChatFormat(loaded.tokenizer, loaded.end_ids)
+    text = chats.tokenizer.decode(list(chats.encode(TOOLED, ChatOptions(tools=(TOOL,)))))
+    assert text.replace(" ", "") == '[add]system:Bebrief.;user:2+2?;assistant:So:(add{"a":1});tool:2;'

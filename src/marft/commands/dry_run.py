@@ -15,7 +15,6 @@ from marft.evaluation.benchmarks import benchmarks_of, read_held_out_tasks
 from marft.files import is_folder
 from marft.game.agent import Agent, TextEngine
 from marft.game.lockstep import Lockstep
-from marft.game.workflows import find_workflow
 from marft.models.loading import TokenizerInfo, pick_device, pick_dtype, read_tokenizer
 from marft.rollouts.event_loop import run_async
 from marft.rollouts.runner import EpisodeRunner, Start
@@ -28,6 +27,7 @@ from marft.training.build import (
     describe_limits,
     make_agent,
     make_agent_engine,
+    make_workflow,
     model_of,
     open_host,
 )
@@ -64,7 +64,7 @@ def dry_run(config: Config, status: Status | None = None) -> None:
     require_learner(config)
     check_adapters(config)
     pick_dtype(config.dtype, pick_device(config.device))
-    workflow = find_workflow(config.team.workflow, config.team.settings)
+    workflow = make_workflow(config)
     lockstep = Lockstep()
     status.begin(f"preparing the environment {config.env.name} and its tasks")
     with open_host(config.env, lockstep) as host:

@@ -24,6 +24,7 @@ WORKFLOWS: Mapping[str, frozenset[str]] = {
     "orchestrated": frozenset({"steps"}),
     "rounds": frozenset({"rounds"}),
     "turns": frozenset(),
+    "program": frozenset({"program"}),
 }
 TOOLS = ("calculator", "python")
 
@@ -152,6 +153,21 @@ def truncations(top_p: float | None, top_k: int | None) -> list[str]:
     return [*(["top_p"] if top_p not in (None, 1) else []), *(["top_k"] if top_k else [])]
 
 
+class ProgramConfig(Section):
+    """A program that plays the episodes by asking an endpoint: a function or a command line."""
+
+    function: Function | None = None  # async, or plain: then in a process of its own
+    cmd: Text | None = None
+    deadline: Annotated[float, Field(gt=0)] = 300.0  # seconds of one episode
+
+    @model_validator(mode="after")
+    def check(self) -> ProgramConfig:
+        """Raise a ValueError where it is not one of the two."""
+        if (self.function is None) == (self.cmd is None):
+            raise ValueError("function: a program is a function or a cmd; give one of them")
+        return self
+
+
 class TeamConfig(Section):
     """The agents in order of play, and the workflow that decides who acts when."""
 
@@ -159,6 +175,7 @@ class TeamConfig(Section):
     rounds: Annotated[int, Field(ge=1)] | None = None  # of debate and rounds
     votes: Annotated[int, Field(ge=1)] | None = None  # of each agent under vote
     steps: Annotated[int, Field(ge=1)] | None = None  # most turns that an orchestrator may give away
+    program: ProgramConfig | None = None
     options: dict[str, Any] = Field(default_factory=dict)  # keyword arguments of a workflow of your own
     anonymous: bool = False  # no role names, no system prompts: the ablation
     history: Literal["conversation", "flat", "shared"] = "flat"  # what an agent's earlier turns are to it
@@ -194,7 +211,7 @@ class TeamConfig(Section):
         names = list(self.agents)
         if self.options and self.workflow in WORKFLOWS:
             raise ValueError(f"options: they are for a workflow of your own, and {self.workflow!r} has none; drop them")
-        for key in ("rounds", "votes", "steps"):
+        for key in ("rounds", "votes", "steps", "program"):
             if getattr(self, key) is not None and key not in WORKFLOWS.get(self.workflow, frozenset()):
                 having = " and ".join(name for name, known in WORKFLOWS.items() if key in known)
                 raise ValueError(f"{key}: it is for {having}, and {self.workflow!r} would ignore it; drop {key}")
@@ -233,6 +250,9 @@ class TeamConfig(Section):
                     raise ValueError(f"agents.{blind[0]}.sees: {names[-1]!r} judges when all have spoken; drop it")
                 if self.rounds == 1 and (blind := [name for name in names[:-1] if sees[name]]):
                     raise ValueError(f"agents.{blind[0]}.sees: in one round all debaters speak at once; drop sees")
+            case "program":
+                if self.program is None:
+                    raise ValueError("program: is missing; say which with program.function or program.cmd")
             case "vote":
                 if seeing := [name for name in names if sees[name]]:
                     raise ValueError(f"agents.{seeing[0]}.sees: voters do not see one another; drop sees")

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from marft.game.observation import History
 from marft.game.thoughts import USUAL_MARKERS, ThoughtMarkers
+from marft.game.tool_calls import CallFormat
 from marft.game.tools import NO_TOOLS, Tools
 from marft.types import PLAIN_CHAT, ChatOptions, Completion, Message, Request, Sampling, Turn
 
@@ -38,3 +39,4 @@ class Agent:
     history: History = "flat"
     chat: ChatOptions = PLAIN_CHAT
     thoughts: ThoughtMarkers = USUAL_MARKERS
+    call_format: CallFormat = "hermes"  # of calls of tools, in its model's words

@@ -121,6 +121,8 @@ async def run_workflow(workflow: Workflow, game: Game) -> CutOff | ContextOverfl
     except BaseException as error:  # the user's code: anything may come, SystemExit too
         if isinstance(error, asyncio.CancelledError) and is_cancelled():
             raise
+        if isinstance(error, EpisodeFailed) and game.over is None:  # of our own workflows
+            raise
         if isinstance(error, PromptTooLong) and game.over is None and game.turns:
             return ContextOverflow(str(error))
         if game.over is None:

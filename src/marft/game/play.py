@@ -71,6 +71,7 @@ class Game:
         self.counts: Counter[str] = Counter()
         self.over: BaseException | None = None  # what ended the game, should the workflow have swallowed it
         self.refused = 0  # calls since then
+        self.awarded: Reward | None = None  # by the workflow
         self._ending = EndsGameOnError(self)
         self._acting, self._chatting, self._recording = False, 0, asyncio.Lock()
         self._asked: Counter[tuple[str, tuple[Message, ...]]] = Counter()
@@ -217,6 +218,10 @@ class Game:
         async with self._ending:
             return await self._env.reward()
 
+    def award(self, reward: Reward) -> None:
+        """What the episode is worth, in place of what the environment would say."""
+        self.awarded = reward
+
     async def done(self) -> bool:
         """Whether the task is over at this moment: another round would not help."""
         return (await self.reward()).done
@@ -333,7 +338,7 @@ async def play(
     try:
         await env.reset(task)
         over = await run_workflow(workflow, game)
-        reward = await env.reward(last=True)
+        reward = game.awarded or await env.reward(last=True)
     except EpisodeFailed as error:
         over = error
     if not isinstance(over, EpisodeFailed) and len(game.turns) < len(replayed):

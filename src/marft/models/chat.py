@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +14,10 @@ from transformers import PreTrainedTokenizerBase
 from marft.types import PLAIN_CHAT, ChatOptions, MarftError, Message, Turn
 
 MARKERS = (("<think>", "</think>"), ("<seed:think>", "</seed:think>"), ("[THINK]", "[/THINK]"))  # of thoughts
+TOOLS_PROMPT = (
+    "You may call functions. Each is described by a line of JSON:\n{}\n"
+    'To call one, write <tool_call>{{"name": …, "arguments": {{…}}}}</tool_call>; its answer is then shown to you.'
+)
 
 
 class ChatFormat:
@@ -20,6 +25,7 @@ class ChatFormat:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, end_ids: frozenset[int]) -> None:
         self.tokenizer, self.end_ids = tokenizer, end_ids
+        self.knows_tools = "tools" in str(tokenizer.chat_template)
         self._special = frozenset(i for i, token in tokenizer.added_tokens_decoder.items() if token.special)
         self._rendered = lru_cache(maxsize=4096)(self._render)
 
@@ -65,6 +71,8 @@ class ChatFormat:
         return (*turn.prompt_ids, *drawn, *rest)
 
     def _text(self, messages: Sequence[Message], options: ChatOptions) -> str:
+        if not self.knows_tools:
+            messages, options = spell_out_tools(messages, options), replace(options, tools=())
         try:
             return fill_template(self.tokenizer, messages, options)
         except TemplateError:  # some templates refuse a system role
@@ -137,6 +145,23 @@ def plain_message(tokenizer: PreTrainedTokenizerBase, message: Message) -> dict[
             for call in message.calls
         ]
     return plain
+
+
+def spell_out_tools(messages: Sequence[Message], options: ChatOptions) -> list[Message]:
+    """For a template that knows no tools: they are told in the system message, calls and answers are plain text."""
+    found: list[Message] = []
+    for message in messages:
+        calls = [f'{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}' for call in message.calls]
+        said = [message.content, *(f"<tool_call>\n{call}\n</tool_call>" for call in calls)]
+        if message.role == "tool":
+            found.append(Message(role="user", content=f"<tool_response>\n{message.content}\n</tool_response>"))
+        else:
+            found.append(Message(role=message.role, content="\n".join(filter(None, said))))
+    if options.tools:
+        told = TOOLS_PROMPT.format("\n".join(options.tools))
+        system = found.pop(0).content if found and found[0].role == "system" else ""
+        found.insert(0, Message(role="system", content="\n\n".join(filter(None, [system, told]))))
+    return found
 
 
 def break_special_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> str:

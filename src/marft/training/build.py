@@ -27,8 +27,9 @@ from marft.game.agent import Agent, TextEngine
 from marft.game.lockstep import Lockstep
 from marft.game.play import seed_of
 from marft.game.thoughts import ThoughtMarkers
+from marft.game.tool_calls import format_of
 from marft.game.tools import AgentTool, Tools
-from marft.game.workflows import find_workflow
+from marft.game.workflows import Workflow, find_workflow
 from marft.learners.local import LearnerSettings, LocalLearner
 from marft.models.chat import ChatFormat
 from marft.models.loading import Loaded, load
@@ -126,6 +127,7 @@ class Assembly:
         with ExitStack() as stack:  # one that fails keeps none of the others
             stack.callback(self.runner.host.close)
             stack.callback(self.learner.close)
+            stack.callback(getattr(self.runner.workflow, "close", lambda: None))
             for engine in self.engines:
                 stack.callback(engine.close)
 
@@ -156,7 +158,7 @@ def assemble(
     for split in reads:
         status.begin(f"reading the tasks of {config.env.name} ({split})")
         host.tasks(split)
-    workflow = find_workflow(config.team.workflow, config.team.settings)
+    workflow = make_workflow(config)
     bases: dict[str, Base] = {}
     for name in base_names(config):
         status.begin(f"loading the model {name}")
@@ -170,6 +172,17 @@ def assemble(
     runner = EpisodeRunner(team=agents, host=host, workflow=workflow, status=status)
     engines = [*(base.engine for base in bases.values()), *own.values()]
     return Assembly(bases=bases, engines=engines, learner=learner, runner=runner, lockstep=lockstep)
+
+
+def make_workflow(config: Config) -> Workflow:
+    """The team's workflow; a program's brings its endpoint along."""
+    if config.team.program is None:
+        return find_workflow(config.team.workflow, config.team.settings)
+    try:
+        from marft.programs.workflow import ProgramWorkflow  # its HTTP library is loaded by those who need it
+    except ModuleNotFoundError as error:
+        raise MarftError(f"team.workflow: program needs {error.name}; pip install 'marft[programs]'") from None
+    return ProgramWorkflow(config.team.program)
 
 
 def open_host(env: EnvConfig, lockstep: Lockstep) -> Host:
@@ -344,6 +357,7 @@ def make_agent(
         history=config.team.history,
         chat=chat,
         thoughts=find_thought_markers(base, chat),
+        call_format=(None if base is None else format_of(str(base.team.tokenizer.chat_template))) or "hermes",
     )
 
 

@@ -1,0 +1,41 @@
+"""A plain function that plays episodes, each in a thread: `python -m marft.programs.function_process package.module:function`."""
+
+from __future__ import annotations
+
+import json
+import queue
+import sys
+import threading
+from typing import Any
+
+from marft import import_paths
+from marft.envs.processes import FrameWriter, adopt_orphans, claim_stdout, read_frames, receive_in_thread
+from marft.programs.running import call_arguments
+from marft.untrusted_values import described, traced
+
+
+def main() -> None:
+    """Until the parent has gone."""
+    answers = FrameWriter(claim_stdout(prints_to=2))
+    adopt_orphans()
+    frames: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    receive_in_thread(read_frames(sys.stdin.buffer), frames.put)
+    function = import_paths.find(sys.argv[1], "team.program.function")
+    while True:
+        order = json.loads(frames.get())
+        threading.Thread(target=play, args=(function, order, answers), daemon=True).start()
+
+
+def play(function: Any, order: dict[str, Any], answers: FrameWriter) -> None:
+    """One episode."""
+    number = order["number"]
+    try:
+        value = function(**call_arguments(function, order["given"]))
+        answer = json.dumps({"number": number, "value": value})
+    except BaseException as error:  # the user's code: anything may come, SystemExit too
+        answer = json.dumps({"number": number, "failed": described(error), "trace": traced()})
+    answers.write(answer.encode())
+
+
+if __name__ == "__main__":
+    main()

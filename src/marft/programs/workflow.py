@@ -1,0 +1,84 @@
+"""The workflow `program`: a program plays each episode, and what it returns is graded."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from marft.config.team import ProgramConfig
+from marft.game.endings import EpisodeFailed
+from marft.game.play import Game
+from marft.programs.endpoint import Endpoint, Session
+from marft.programs.running import Program, make_program
+from marft.types import Reward
+from marft.untrusted_values import kind_of
+
+NAME = "program"  # who says what the program answers
+END_S = 5.0  # that a cancelled program has to end
+
+
+class ProgramWorkflow:
+    """One endpoint for all episodes, and the program that asks it."""
+
+    def __init__(self, config: ProgramConfig) -> None:
+        self.program: Program = make_program(config)
+        self.deadline, self.endpoint = config.deadline, Endpoint()
+
+    async def __call__(self, game: Game) -> None:
+        """An episode: the program until it returns, a call of it ends the game, or its time is over."""
+        session = await self.endpoint.open(game)
+        running: asyncio.Future[Any] = asyncio.ensure_future(self.program.run(game.task, session))
+        try:
+            await asyncio.wait({running, session.broken}, timeout=self.deadline, return_when=asyncio.FIRST_COMPLETED)
+            if session.broken.done():
+                session.broken.result()
+            if not running.done():
+                raise EpisodeFailed(
+                    f"the program has not ended after {self.deadline:g} s (team.program.deadline)", "late"
+                )
+            value = running.result()
+        finally:
+            await end(running)
+            await self.endpoint.close(session)
+        await conclude(game, session, value)
+
+    def close(self) -> None:
+        """End what the program keeps."""
+        self.program.close()
+
+
+async def end(running: asyncio.Future[Any]) -> None:
+    """Cancel a program that still runs, and give it a moment to end."""
+    if running.done():
+        with suppress(asyncio.CancelledError):
+            running.exception()
+        return
+    running.cancel()
+    await asyncio.wait({running}, timeout=END_S)
+
+
+async def conclude(game: Game, session: Session, value: object) -> None:
+    """What the episode is worth: a number, posted or returned, is the reward; a text is the team's answer; where there is
+    neither, the environment hears what was said last."""
+    if isinstance(value, Mapping):
+        answer, reward = value.get("answer"), value.get("reward", session.reward)
+    elif isinstance(value, bool | int | float):
+        answer, reward = None, value
+    else:
+        answer, reward = value, session.reward
+    if answer is None and game.turns:
+        answer = game.turns[-1].text
+    if answer is not None and not isinstance(answer, str):
+        raise EpisodeFailed(
+            f"the program returned {kind_of(answer)}; a text is its answer, a number its reward", "workflow"
+        )
+    if answer is not None:
+        await game.say(NAME, answer)
+    if reward is None:
+        return
+    if not isinstance(reward, bool | int | float) or not math.isfinite(reward):
+        raise EpisodeFailed(f"the program gave the reward {reward!r}, which is not a finite number", "workflow")
+    game.award(Reward(team=float(reward), correct=reward if isinstance(reward, bool) else None))

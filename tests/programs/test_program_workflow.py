@@ -1,0 +1,189 @@
+"""Programs that play: what they return, how they run, and what hostile ones come to."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import toys
+from voices import run, team
+
+from marft.config.team import ProgramConfig
+from marft.programs.workflow import ProgramWorkflow
+from marft.types import Episode, MarftError
+
+APP = """
+import json, os, sys, time, urllib.request
+
+def ask(model, base_url, api_key, text="2 + 2?"):
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": text}]}).encode()
+    headers = {"Authorization": "Bearer " + api_key, "Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(base_url + "/chat/completions", body, headers)) as answer:
+        return json.load(answer)["choices"][0]["message"]["content"]
+
+def plain(task, base_url, api_key):
+    ask("planner", base_url, api_key, task["prompt"])
+    return ask("solver", base_url, api_key)
+
+def raises(task):
+    raise ValueError("no idea")
+
+def never(task):
+    time.sleep(1000)
+
+def exits(task):
+    os._exit(3)
+
+def odd(task, wish):
+    pass
+
+if __name__ == "__main__":
+    task = json.load(sys.stdin)
+    how = sys.argv[1]
+    url, key = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
+    if how == "answer":
+        print("thinking ...")
+        print(ask("solver", url, key, task["prompt"]))
+    elif how == "reward":
+        ask("solver", url, key)
+        print(0.25)
+    elif how == "posts":
+        ask("solver", url, key)
+        request = urllib.request.Request(url + "/reward", b\'{"reward": 0.75}\', {"Authorization": "Bearer " + key})
+        urllib.request.urlopen(request)
+    elif how == "fails":
+        sys.exit("cannot go on")
+    elif how == "never":
+        time.sleep(1000)
+    elif how == "floods":
+        while True:
+            print("x" * 1000)
+    elif how == "leaves":
+        import subprocess
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True)
+        print(child.pid)
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "their_app.py").write_text(APP)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "their_app", raising=False)
+    return f"{sys.executable} {tmp_path / 'their_app.py'}"
+
+
+def play(ended: Any = "terminated", deadline: float = 30.0, **program: str) -> Episode:
+    workflow = ProgramWorkflow(ProgramConfig(deadline=deadline, **program))  # type: ignore[arg-type]
+    try:
+        return run(team("planner", "solver"), workflow, env=toys.Echo(), ended=ended)
+    finally:
+        workflow.close()
+
+
+async def asks_twice(task: dict[str, Any], base_url: str, api_key: str) -> str:
+    import aiohttp
+
+    async def ask(http: aiohttp.ClientSession, model: str) -> str:
+        headers = {"Authorization": f"Bearer {api_key}"}
+        body = {"model": model, "messages": [{"role": "user", "content": task["prompt"]}]}
+        async with http.post(f"{base_url}/chat/completions", json=body, headers=headers) as answer:
+            return str((await answer.json())["choices"][0]["message"]["content"])
+
+    async with aiohttp.ClientSession() as http:
+        await ask(http, "planner")
+        return "final: " + await ask(http, "solver")
+
+
+def test_an_async_function() -> None:
+    episode = play(function="test_program_workflow:asks_twice")
+    assert [(turn.agent, turn.text) for turn in episode.turns] == [
+        ("planner", "<planner>"), ("solver", "<solver>"), ("program", "final: <solver>"),
+    ]  # fmt: skip
+    assert episode.reward.team > 0  # the environment has heard the answer
+
+
+def test_a_plain_function(app: str) -> None:
+    episode = play(function="their_app:plain")
+    assert [turn.agent for turn in episode.turns] == ["planner", "solver", "program"]
+
+
+def test_a_command_answers_with_its_last_line(app: str) -> None:
+    episode = play(cmd=f"{app} answer")
+    assert [(turn.agent, turn.text) for turn in episode.turns] == [("solver", "<solver>"), ("program", "<solver>")]
+
+
+@pytest.mark.parametrize(("how", "reward"), [("reward", 0.25), ("posts", 0.75)])
+def test_rewards_of_the_program_s_own(app: str, how: str, reward: float) -> None:
+    episode = play(cmd=f"{app} {how}")
+    assert episode.reward.team == reward
+    assert episode.turns[-1].text == "<solver>"  # what was said last is the answer where none is given
+
+
+async def posts_nan(task: dict[str, Any]) -> float:
+    return float("nan")
+
+
+async def gives_a_list(task: dict[str, Any]) -> list[int]:
+    return [1]
+
+
+async def sleeps(task: dict[str, Any]) -> None:
+    await asyncio.sleep(1000)
+
+
+@pytest.mark.parametrize(
+    ("program", "fault", "line"),
+    [
+        ({"function": "their_app:raises"}, "workflow", "the program raised ValueError: no idea"),
+        ({"function": "their_app:never"}, "late", "has not ended after 1 s"),
+        ({"function": "their_app:exits"}, "workflow", "process has ended"),
+        ({"function": "test_program_workflow:sleeps"}, "late", "has not ended after 1 s"),
+        ({"function": "test_program_workflow:posts_nan"}, "workflow", "not a finite number"),
+        ({"function": "test_program_workflow:gives_a_list"}, "workflow", "the program returned list"),
+        ({"cmd": "APP fails"}, "workflow", "ended with 1: 'cannot go on'"),
+        ({"cmd": "APP never"}, "late", "has not ended after 1 s"),
+        ({"cmd": "APP floods"}, "workflow", "printed more than 1 MiB"),
+    ],
+)
+def test_what_a_program_does_wrong_is_one_failure(app: str, program: dict[str, str], fault: str, line: str) -> None:
+    program = {key: value.replace("APP", app) for key, value in program.items()}
+    slow = "never" in str(program) or "sleeps" in str(program)
+    episode = play("failed", 1.0 if slow else 30.0, **program)
+    assert episode.fault == fault
+    assert line in str(episode.error)
+
+
+def test_nothing_is_left_running(app: str) -> None:
+    episode = play(cmd=f"{app} leaves")
+    pid = int(episode.reward.team)
+    for _ in range(100):
+        if not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]:
+            return
+        time.sleep(0.02)
+    pytest.fail("what the program started is still there")
+
+
+def test_a_function_process_in_which_one_was_given_up_takes_no_more(app: str) -> None:
+    workflow = ProgramWorkflow(ProgramConfig(function="their_app:never", deadline=0.5))
+    try:
+        for _ in range(2):
+            run(team("planner", "solver"), workflow, env=toys.Echo(), ended="failed")
+            process = workflow.program._process  # type: ignore[attr-defined]
+            assert process.spoilt
+            assert process.process.poll() is not None
+    finally:
+        workflow.close()
+
+
+def test_programs_that_cannot_be_run(app: str) -> None:
+    with pytest.raises(MarftError, match="there is no command 'nonesuch'"):
+        ProgramWorkflow(ProgramConfig(cmd="nonesuch x"))
+    with pytest.raises(MarftError, match="asks for 'wish'; a program is given task, base_url, api_key"):
+        ProgramWorkflow(ProgramConfig(function="their_app:odd"))
+    with pytest.raises(ValueError, match="give one of them"):
+        ProgramConfig()
