@@ -47,7 +47,9 @@ def teams(draw: st.DrawFn) -> dict[str, Any]:
     names = ["a", "grpo", "tree"][: draw(st.integers(2, 3))]
     workflow = draw(st.sampled_from([*WORKFLOWS, "m:f"]))
     team: dict[str, Any] = {"workflow": workflow, "agents": {}}
-    for key in WORKFLOWS.get(workflow, ()):
+    if workflow == "program":
+        team["program"] = {"cmd": draw(texts)}
+    for key in WORKFLOWS.get(workflow, frozenset()) - {"program"}:
         team[key] = draw(st.none() | st.integers(2, 9))  # in one round nobody can see the others
     if workflow != "orchestrated":
         team["anonymous"] = draw(st.booleans())

@@ -107,6 +107,32 @@ def test_an_async_function() -> None:
     assert episode.reward.team > 0  # the environment has heard the answer
 
 
+async def with_openai(task: dict[str, Any], base_url: str, api_key: str) -> str:
+    """As most programs ask: chat completions, streamed and not, tools, and responses."""
+    from openai import AsyncOpenAI, NotFoundError
+
+    client = AsyncOpenAI(base_url=base_url, api_key=api_key)
+    asked: Any = [{"role": "user", "content": task["prompt"]}]
+    said = await client.chat.completions.create(model="planner", messages=asked, logprobs=True, temperature=0.0)
+    assert said.choices[0].message.content == "<planner>"
+    stream = await client.chat.completions.create(model="solver", messages=asked, stream=True)
+    text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+    response = await client.responses.create(model="solver", input=task["prompt"], instructions="Answer.")
+    assert response.output_text == text == "<solver>"
+    assert [model.id async for model in client.models.list()] == ["planner", "solver"]
+    try:
+        await client.chat.completions.create(model="gpt-4o", messages=asked)
+    except NotFoundError as error:
+        return str(error)
+    return "an unknown model was taken"
+
+
+def test_openai_s_own_client() -> None:
+    episode = play(function="test_program_workflow:with_openai")
+    assert [turn.agent for turn in episode.turns] == ["planner", "solver", "solver", "program"]
+    assert "no agent is called" in episode.turns[-1].text
+
+
 def test_a_plain_function(app: str) -> None:
     episode = play(function="their_app:plain")
     assert [turn.agent for turn in episode.turns] == ["planner", "solver", "program"]
