@@ -157,6 +157,7 @@ ROOMS: Mapping[str, Room] = {
                 "engines",
                 "algorithms",
                 "rollouts",
+                "runs",
                 "training",
                 "evaluation",
             }

@@ -15,7 +15,7 @@ from typing import Any
 
 from marft.commands.progress import Terminal
 from marft.config import Config
-from marft.distributed.fleet import open_players
+from marft.distributed.fleet import WorkersFailed, open_players
 from marft.envs.base import Split
 from marft.evaluation.held_out import HeldOut
 from marft.evaluation.leaks import describe_leaks, find_leaks
@@ -135,6 +135,8 @@ def run_training(
             raise Interrupted(f"{left}; go on with: {again}") from None
         except (RankLost, RankFailed) as error:
             raise MarftError(f"{error}. {resume_remedy(run.path)}", error.trace) from error
+        except WorkersFailed as error:
+            raise WorkersFailed(f"{error}. {resume_remedy(run.path)}", error.trace) from error
         finally:
             for tracker in trainer.trackers:
                 tracker.close()

@@ -13,7 +13,7 @@ from marft.config import Config
 from marft.distributed.ledger import Ledger
 from marft.distributed.messages import Setup
 from marft.distributed.player import package_versions
-from marft.distributed.remote_worker import LOOK_S, Launcher, RemoteWorker, WorkerLost
+from marft.distributed.remote_worker import LOOK_S, Launcher, RemoteWorker, WorkerFault, WorkerLost
 from marft.distributed.worker_process import ProcessLauncher
 from marft.engines.base import Adapters
 from marft.rollouts.players import Assignment, Key, LocalPlayers, Played, Players
@@ -22,6 +22,7 @@ from marft.training.build import Assembly
 from marft.types import MarftError, Task
 
 DEATHS = 3  # of every worker, with nothing played in between: after them it is no bad luck any more
+OWN_DEATHS = 10  # of one worker, which played nothing in between though others did: it is replaced no more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,7 @@ class WorkerFleet:
         self._error: BaseException | None = None
         self._closed = False
         self._deaths = 0  # since something was played
+        self._own_deaths = [0] * config.workers  # since each played something
         self._incidents: list[str] = []
 
     @property
@@ -151,8 +153,8 @@ class WorkerFleet:
 
     # --- in a supervisor's thread ------------------------------------------------------------------------------------
     def _supervise(self, number: int, setup: Setup) -> None:
-        """One worker after the other, until the fleet is closed or cannot go on."""
-        while self._is_running():
+        """One worker after the other, until the fleet is closed or cannot go on, or the others go on without."""
+        while self._is_running() and self._own_deaths[number] < OWN_DEATHS:
             try:
                 worker = self.launcher.launch(number, setup, self._is_running)
                 try:
@@ -161,6 +163,8 @@ class WorkerFleet:
                     worker.close()
             except WorkerLost as lost:
                 self._replace(number, str(lost))
+            except WorkerFault as fault:
+                self._fail(WorkersFailed(f"worker {number} says: {fault}", fault.trace))
             except BaseException as error:  # it is raised where somebody waits for what was played
                 self._fail(error)
 
@@ -178,7 +182,7 @@ class WorkerFleet:
             played = worker.play(work.assignment, work.adapters, work.tasks, newer)
             with self._changed:
                 self._ledger.finish(number, key, played)
-                self._deaths = 0
+                self._deaths = self._own_deaths[number] = 0
                 self._changed.notify_all()
 
     def _is_ready(self, work: Work) -> bool:
@@ -196,9 +200,13 @@ class WorkerFleet:
         with self._changed:
             self._ledger.lose(number)
             self._deaths += 1
-            self._incidents.append(f"worker {number} {why}; another one takes its place")
+            self._own_deaths[number] += 1
+            remedy = "another one takes its place"
+            if self._own_deaths[number] >= OWN_DEATHS:
+                remedy = f"it is replaced no more, as {OWN_DEATHS} of them have played nothing"
+            self._incidents.append(f"worker {number} {why}; {remedy}")
             self._changed.notify_all()
-        if self._deaths >= DEATHS * self.config.workers:
+        if self._deaths >= DEATHS * self.config.workers or min(self._own_deaths) >= OWN_DEATHS:
             self._fail(WorkersFailed(f"{self._deaths} workers were lost and nothing was played: the last {why}"))
 
     def _fail(self, error: BaseException) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:  # torch comes with them; it is loaded by the thread that plays
     from marft.config import Config
-    from marft.distributed.messages import Setup
+    from marft.distributed.messages import Failure, Setup
     from marft.rollouts.players import Assignment
     from marft.rollouts.runner import EpisodeRunner
     from marft.training.build import Assembly
@@ -66,14 +66,25 @@ def work(mouth: Mouth, inbox: queue.SimpleQueue[bytes]) -> None:
     try:
         build_and_play(mouth, inbox)
     except BaseException as error:
-        from marft.distributed.messages import Failure, pack_failure
-        from marft.types import MarftError
+        from marft.distributed.messages import pack_failure
 
-        known = (
-            isinstance(error, MarftError | OSError | MemoryError) or type(error).__name__ == "OutOfMemoryError"
-        )  # torch's
-        line = str(error) or type(error).__name__
-        mouth.say(pack_failure(Failure(line=line, trace=traceback.format_exc(), ours=not known)))
+        mouth.say(pack_failure(describe_failure(error)))
+
+
+def describe_failure(error: BaseException) -> Failure:
+    """What the trainer is told of an error: what surrounds us refuses is one line, with the user's own trace where there is
+    one; our own bugs have theirs."""
+    from marft.distributed.messages import Failure
+    from marft.runs.disk import is_disk_full
+    from marft.types import MarftError
+
+    line = str(error) or type(error).__name__
+    if is_disk_full(error):
+        return Failure(line=f"a disk of {platform.node()} is full: {line}; free space there", trace="", ours=False)
+    if isinstance(error, MarftError):
+        return Failure(line=line, trace=error.trace, ours=False)
+    known = isinstance(error, OSError | MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's
+    return Failure(line=line, trace="" if known else "".join(traceback.format_exception(error)), ours=not known)
 
 
 def build_and_play(mouth: Mouth, inbox: queue.SimpleQueue[bytes]) -> None:
