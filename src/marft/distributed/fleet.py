@@ -7,8 +7,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from marft.config import Config
 from marft.distributed.ledger import Ledger
 from marft.distributed.messages import Setup
@@ -125,8 +123,6 @@ class WorkerFleet:
         self.launcher.close()
 
     def _start(self) -> None:
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
         for number, setup in enumerate(self._setups):
             name = f"worker-{number}"
             self._supervisors.append(
@@ -256,7 +252,9 @@ def visible_gpu(number: int) -> str:
 
 
 def threads_of_a_process(config: Config) -> int | None:
-    """What each of the learner and its workers computes with on a CPU; None: what the user has said by OMP_NUM_THREADS."""
-    if config.rollout.threads is None and "OMP_NUM_THREADS" in os.environ:
+    """What each of the learner and its workers computes with on a CPU; None: what torch takes, which OMP_NUM_THREADS may say."""
+    if config.rollout.threads is not None:
+        return config.rollout.threads
+    if not config.workers or "OMP_NUM_THREADS" in os.environ:
         return None
-    return config.rollout.threads or max(1, (os.cpu_count() or 1) // (config.workers + 1))
+    return max(1, (os.cpu_count() or 1) // (config.workers + 1))
