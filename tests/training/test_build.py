@@ -25,6 +25,7 @@ from marft.models.peft_format import save_adapter
 from marft.models.team import TeamModel
 from marft.rollouts.runner import Start
 from marft.training import build
+from marft.training.agents import make_engine
 from marft.training.build import Assembly, learner_settings
 from marft.types import MarftError, Message, Request, Sampling, Task
 
@@ -158,7 +159,7 @@ def test_vllm_in_this_process_leaves_the_workers_their_part(monkeypatch: pytest.
     engine = {"name": "vllm", "memory": 0.6}
     team = seated().teams[0]
     for workers, memory in ((0, 0.6), (2, 0.2)):
-        made: Any = build.make_engine(config_of(engine=engine, rollout={"workers": workers}), team, Lockstep())
+        made: Any = make_engine(config_of(engine=engine, rollout={"workers": workers}), team, Lockstep())
         assert made.backend.memory == pytest.approx(memory)
 
 
@@ -171,7 +172,7 @@ def test_vllm_is_told_of_adapters_and_closed_with_the_run(monkeypatch: pytest.Mo
             self.closed = True
 
     backend: Any = Backend()
-    monkeypatch.setattr(build, "make_engine", lambda config, team, lockstep: VllmEngine(team, backend))
+    monkeypatch.setattr(build, "make_engine", lambda config, team, lockstep, bases: VllmEngine(team, backend))
     parts = seated(team={"agents": {"cat": SCRIPTED}})
     vllm, scripted = parts.engines
     assert isinstance(vllm, VllmEngine)
