@@ -163,6 +163,18 @@ def test_vllm_in_this_process_leaves_the_workers_their_part(monkeypatch: pytest.
         assert made.backend.memory == pytest.approx(memory)
 
 
+@pytest.mark.parametrize(("workers", "share"), [(0, 0.6), (2, 0.2)])
+def test_the_local_engine_leaves_the_workers_their_part(
+    monkeypatch: pytest.MonkeyPatch, workers: int, share: float
+) -> None:
+    monkeypatch.setattr("marft.engines.local.free_memory", lambda device: 1_000_000)
+    made = make_engine(
+        config_of(engine={"memory": 0.6}, rollout={"workers": workers}), seated().teams[0], Lockstep(), bases=2
+    )
+    assert isinstance(made, LocalEngine)
+    assert made.memory == pytest.approx(1_000_000 * share / 2, abs=1)
+
+
 def test_vllm_is_told_of_adapters_and_closed_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     class Backend:
         longest = 64

@@ -132,16 +132,14 @@ class WorkerFleet:
 
     def _setup(self, adapters: Mapping[str, tuple[int, float]], number: int) -> Setup:
         config, device = self.config, self.config.device_of(number)
-        memory = gpu = None
-        if config.engine.name == "vllm":  # it takes its memory at once, and of several GPUs the first
-            memory = config.engine.share / config.engines_beside(number)
-            if config.rollout.gpus:
-                gpu, device = visible_gpu(int(device.removeprefix("cuda:"))), "cuda"
+        gpu = None
+        if config.engine.name == "vllm" and config.rollout.gpus:  # of several GPUs it takes the first
+            gpu, device = visible_gpu(int(device.removeprefix("cuda:"))), "cuda"
         return Setup(
             config=config.model_dump(mode="json"),
             adapters=adapters,
             device=device,
-            memory=memory,
+            memory=config.engine.share / config.engines_beside(number),
             gpu=gpu,
             threads=self.threads,
             versions=package_versions(),

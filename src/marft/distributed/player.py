@@ -164,9 +164,8 @@ def prepare(setup: Setup, versions: dict[str, str]) -> Config:
             )
     if setup.threads is not None:
         torch.set_num_threads(setup.threads)
-    engine = setup.config["engine"] | ({} if setup.memory is None else {"memory": setup.memory})
-    alone = {"rollout": {"workers": 0}, "learner": {"ranks": 1}, "cluster": {}}  # it plays by itself
-    return parse({**setup.config, **alone, "device": setup.device, "engine": engine})
+    config = parse(setup.config).alone(setup.device)
+    return config.model_copy(update={"engine": config.engine.model_copy(update={"memory": setup.memory})})
 
 
 def package_versions() -> dict[str, str]:

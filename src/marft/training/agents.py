@@ -72,7 +72,7 @@ def make_engine(config: Config, team: TeamModel, lockstep: Lockstep, bases: int 
     """The engine that the config names, generating with `team`, one of so many `bases`."""
     match config.engine.name:
         case "local":
-            memory = config.engine.share / bases
+            memory = config.engine.share / config.engines_beside() / bases
             return LocalEngine(team, config.engine.slots, lockstep.settled, memory=memory)
         case "vllm":
             from marft.engines.vllm.engine import make_vllm_engine
