@@ -404,8 +404,9 @@ def test_everything_that_the_learner_may_be_told_comes_from_the_config() -> None
 
 
 @pytest.mark.parametrize(("lag", "limit", "found"), [(0, 0.6, 0.6), (1, 0.6, 0.3), (2, 0.6, 0.2), (2, None, None)])
-def test_updates_between_play_and_learning_share_the_trust_region(
+def test_updates_between_play_and_learning_share_the_limits_on_their_kl(
     lag: int, limit: float | None, found: float | None
 ) -> None:
-    config = config_of(train={"lag": lag}, algorithm={"name": "grpo", "trust_region": limit})
-    assert learner_settings(config, []).trust_region == (None if found is None else pytest.approx(found))
+    config = config_of(train={"lag": lag}, algorithm={"name": "grpo", "trust_region": limit, "kl_stop": limit})
+    settings = learner_settings(config, [])
+    assert settings.trust_region == settings.kl_stop == (None if found is None else pytest.approx(found))

@@ -327,16 +327,16 @@ def learner_settings(config: Config, members: list[Member]) -> LearnerSettings:
     return LearnerSettings(
         lr=lr, weight_decay=optimizer.weight_decay, eps=optimizer.eps, grad_clip=optimizer.grad_clip,
         epochs=config.train.epochs, minibatches=config.train.minibatches, tokens=config.train.tokens,
-        entropy=algorithm.entropy, kl_estimator=algorithm.kl.estimator, trust_region=update_limit(config),
-        kl_stop=algorithm.kl_stop, factor_clip=config.schedule.clip or DEFAULT_FACTOR_CLIP,
+        entropy=algorithm.entropy, kl_estimator=algorithm.kl.estimator,
+        trust_region=update_limit(config, algorithm.trust_region), kl_stop=update_limit(config, algorithm.kl_stop),
+        factor_clip=config.schedule.clip or DEFAULT_FACTOR_CLIP,
         value_clip=algorithm.value_clip if isinstance(algorithm, GaeConfig) else None, huber_delta=huber_delta(algorithm),
     )  # fmt: skip
 
 
-def update_limit(config: Config) -> float | None:
-    """The most KL of a turn that one update may make. With a lag of η iterations, η + 1 updates lie between the policy that
-    played and what is made of it, and share what the config allows."""
-    limit = config.algorithm.trust_region
+def update_limit(config: Config, limit: float | None) -> float | None:
+    """What one update may make of a limit on the KL from the policy that played. With a lag of η iterations, η + 1 updates lie
+    between that and what is made of it, and share what the config allows."""
     return None if limit is None else limit / (1 + config.train.lag)
 
 
