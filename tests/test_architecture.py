@@ -165,6 +165,7 @@ ROOMS: Mapping[str, Room] = {
                 "engines",
                 "algorithms",
                 "rollouts",
+                "runs",
                 "training",
                 "evaluation",
             }

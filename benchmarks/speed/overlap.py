@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # benchmarks is a package of
 import torch
 
 from benchmarks.speed.measure import finish, machine
+from marft.config import load_config
 from marft.envs.arithmetic import Arithmetic, State
 from marft.types import Reward
 
@@ -68,7 +69,8 @@ def main() -> None:
     options = parser.parse_intermixed_args()
     probe = seconds_of(options.overrides, options.iterations, 1)
     rollout = statistics.median(each["rollout"] for each in probe)
-    episodes = 64 * 4  # of an iteration by default
+    train = load_config("duo", options.overrides).train
+    episodes = train.tasks * train.samples
     slow = ["env.name=benchmarks.speed.overlap:Slow"]
     cases: dict[str, tuple[list[str], int, float]] = {
         "compute, one process, one thread": ([], 1, 0.0),

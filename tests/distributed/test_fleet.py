@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -17,13 +18,16 @@ import pytest
 from quick import config_of, resume, settings_of, start
 from toys import rows
 
+from marft.cli import main
 from marft.config import parse, to_yaml
 from marft.distributed import fleet, worker_process
 from marft.distributed.fleet import WorkersFailed
 from marft.distributed.messages import SETUPS, Setup, pack_setup
 from marft.distributed.player import package_versions, prepare
 from marft.distributed.worker_process import WorkerProcess
+from marft.engines.local import LocalEngine
 from marft.envs.processes import descendants
+from marft.models.team import TeamModel
 from marft.runs.directory import RunDirectory
 from marft.types import MarftError
 
@@ -212,8 +216,86 @@ def test_workers_that_all_die_end_the_run(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_worker_of_another_version_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "package_versions", lambda: {**package_versions(), "torch": "0.0.0"})
     with pytest.raises(
-        MarftError, match=r"^a worker says: the trainer has torch 0\.0\.0 and a worker on .*; install the same"
+        MarftError, match=r"^worker 0 says: the trainer has torch 0\.0\.0 and a worker on .*; install the same"
     ):
+        with_workers(tmp_path / "run", 1, 1)
+
+
+class Diskless(LocalEngine):
+    """Writes its adapters to a disk that is full, from version `after` on; in workers alone."""
+
+    def __init__(self, team: TeamModel, after: int) -> None:
+        super().__init__(team, 16)
+        self.after = after
+
+    def publish(self, version: int, adapters: Any = None) -> None:
+        super().publish(version, adapters)
+        if version >= self.after and b"distributed.worker" in command_line(os.getpid()):
+            with open("/dev/full", "wb") as file:
+                file.write(b"adapter")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+@pytest.mark.usefixtures("no_process_left")
+def test_a_worker_whose_disk_is_full_ends_the_run_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launched = []
+    launch = worker_process.ProcessLauncher.launch
+    monkeypatch.setattr(
+        worker_process.ProcessLauncher, "launch", lambda self, *given: launched.append(given) or launch(self, *given)
+    )
+    changes: dict[str, Any] = {
+        "engine": {"name": "test_fleet:Diskless", "options": {"after": 2}}, "train": {**TRAIN, "lag": 1},
+        "rollout": {"workers": 1}, "checkpoint": {"every": 1},
+    }  # fmt: skip
+    (tmp_path / "team.yaml").write_text(to_yaml(config_of(**changes)))
+    run, began = tmp_path / "run", time.monotonic()
+    assert main(["train", str(tmp_path / "team.yaml"), "--run", str(run)]) == 2
+    assert time.monotonic() - began < 60
+    [line] = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"marft: worker 0 says: a disk of {platform.node()} is full: [Errno 28] No space left on device; free space there. "
+        f"What was written is kept: mend it, then marft train --resume --run {run}"
+    )
+    assert len(launched) == 1  # another would find the same disk
+    kept = [row["iteration"] for row in rows(run / "metrics.jsonl")]
+    assert kept[0] == 1
+    assert sorted(path.name for path in (run / "checkpoints").iterdir())[-1] == f"{kept[-1]:06d}"
+    assert main(["train", "--resume", "--run", str(run), "rollout.workers=0"]) == 0
+    assert [row["iteration"] for row in rows(run / "metrics.jsonl")] == [1, 2, 3, 4]
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_a_worker_that_dies_again_and_again_is_replaced_no_more_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "OWN_DEATHS", 2)
+    launches: list[int] = []
+
+    class Dying(worker_process.ProcessLauncher):
+        def launch(self, number: int, setup: Setup, is_wanted: Callable[[], bool]) -> WorkerProcess:
+            launches.append(number)
+            worker = super().launch(number, setup, is_wanted)
+            if number == 1:
+                worker.process.kill()
+            return worker
+
+    monkeypatch.setattr(fleet, "ProcessLauncher", Dying)
+    monkeypatch.setattr(fleet, "DEATHS", 100)
+    run = with_workers(tmp_path / "run", 1, 2)
+    assert launches.count(0) == 1
+    assert launches.count(1) == 2
+    lines = [event["line"] for event in rows(run / "events.jsonl") if event["event"] == "player"]
+    assert "; another one takes its place" in lines[0]
+    assert "; it is replaced no more, as 2 of them have played nothing" in lines[1]
+    assert len(rows(run / "metrics.jsonl")) == 4
+
+
+def test_workers_that_are_all_replaced_no_more_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "OWN_DEATHS", 2)
+    harm_workers(monkeypatch, lambda worker: worker.process.kill(), times=100)
+    with pytest.raises(WorkersFailed, match="2 workers were lost and nothing was played"):
         with_workers(tmp_path / "run", 1, 1)
 
 
@@ -254,7 +336,8 @@ def test_engines_on_one_device_share_its_memory() -> None:
         config = prepare(setup, package_versions())
         assert config.engine.share / config.engines_beside() == pytest.approx(0.2)  # the learner's engine is the third
     [local] = setups({"workers": 1}, name="local", memory=0.6)
-    assert prepare(local, package_versions()).engine.memory == 0.6
+    config = prepare(local, package_versions())
+    assert config.engine.share / config.engines_beside() == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(

@@ -278,6 +278,52 @@ def test_nobody_left_fails_the_episode_in_one_line(fakes: list[Fake], when: str)
     assert sum(len(fake.loaded) for fake in fakes) >= 1
 
 
+@pytest.mark.parametrize("status", [500, 503])
+def test_a_server_that_fails_hands_its_requests_on_until_it_completes_something(
+    fakes: list[Fake], status: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    broken, other = fakes
+    prompt = prompt_of(fakes, broken)
+    engine, servers = open_at(fakes)
+    run(ask(engine, [request(1, prompt)]))
+    broken.refuses[COMPLETE] = status
+    run(ask(engine, [request(seed, prompt) for seed in range(2, 6)]))
+    assert (servers.members[0].requests, servers.members[1].requests) == (1, 4)
+
+    async def mend() -> list[Completion]:
+        other.speaks = threading.Event()  # somebody waits, so that servers are looked at
+        waiting = asyncio.create_task(ask(engine, [request(6, prompt)]))
+        await asyncio.sleep(0.5)  # ten looks, at each of which it lists its models
+        assert not servers.members[0].living
+        broken.refuses.clear()
+        await until(lambda: servers.members[0].living)
+        said = await ask(engine, [request(7, prompt)])
+        other.speaks.set()
+        return said + await waiting
+
+    run(mend())
+    assert servers.members[0].requests == 2
+    lines = capfd.readouterr().err.splitlines()
+    assert [line for line in lines if line.endswith("is back")] == [f"marft: vLLM at {broken.base} is back"]
+    assert (
+        lines.count(f"marft: vLLM at {broken.base} answers {status}: no such thing; it is asked for every 0.05 s") == 1
+    )
+
+
+@pytest.mark.parametrize("path", [COMPLETE, LOAD])
+def test_where_all_servers_fail_the_episode_does_and_says_so(fakes: list[Fake], path: str) -> None:
+    engine, _ = open_at(fakes)
+    for fake in fakes:
+        fake.refuses[path] = 500
+    began = time.monotonic()
+    with pytest.raises(SpeechError, match=r"^none of 2 servers answers: .*500: no such thing"):
+        run(ask(engine, [request(1)]))
+    assert time.monotonic() - began < 10
+    for fake in fakes:
+        fake.refuses.clear()
+    run(ask(engine, [request(2)]))  # the next request finds them again
+
+
 def test_who_no_longer_waits_is_counted_nowhere(fakes: list[Fake]) -> None:
     engine, servers = open_at(fakes)
     for fake in fakes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -185,6 +187,39 @@ def test_another_kind_of_server_is_refused(fake: Fake) -> None:
     fake.choice = {"text": "hello"}
     with pytest.raises(MarftError, match="is no vLLM server of a known version"):
         check_available(EngineConfig(name="vllm", url=fake.url))
+
+
+@pytest.mark.parametrize(
+    ("says", "line"),
+    [
+        (b"", r"no vLLM server answers at .* \(no whole answer within 0\.2 s\); start one with"),
+        (b"220 mail.example ESMTP\r\n", r"no vLLM server answers at .* \(.*\); start one with"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", "is no vLLM server of a known version"),
+    ],
+    ids=["nothing", "mail", "pages"],
+)
+def test_whatever_else_has_the_port_is_one_line_at_once(
+    says: bytes, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("marft.engines.vllm.discovery.LISTING", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def greet() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.recv(1)
+                connection.sendall(says)
+                connection.recv(1 << 16)
+                done.wait()
+
+        done = threading.Event()
+        threading.Thread(target=greet, daemon=True).start()
+        began = time.monotonic()
+        with pytest.raises(MarftError, match=line) as caught:
+            check_available(EngineConfig(name="vllm", url=f"http://127.0.0.1:{other.getsockname()[1]}"))
+        assert time.monotonic() - began < 5
+        assert "\n" not in str(caught.value)
+        done.set()
 
 
 def test_a_server_without_adapters_says_how_to_start_it(fake: Fake) -> None:

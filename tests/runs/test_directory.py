@@ -162,6 +162,34 @@ def test_resume_may_not_change_what_is_learned(run: RunDirectory) -> None:
     assert run.config() == duo()
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    ["rollout.workers=3", "rollout.shards=4", "rollout.threads=1", "rollout.patience=9", "learner.ranks=2"],
+)
+def test_resume_may_change_who_plays(run: RunDirectory, overrides: str) -> None:
+    run.check_same(duo(overrides))
+
+
+def test_resume_may_not_change_which_versions_play(tmp_path: Path) -> None:
+    with_workers = ["train.lag=2", "rollout.workers=2"]
+    turns = RunDirectory.create(tmp_path / "turns", duo(*with_workers), {})
+    with pytest.raises(MarftError, match=r'another rollout\.swap: it is "turn" there and "token" here'):
+        turns.check_same(duo(*with_workers, "rollout.swap=token"))
+    turns.check_same(duo("train.lag=2", "rollout.workers=3"))
+
+
+def test_resume_may_not_change_the_shards_that_a_log_of_swaps_is_of(tmp_path: Path) -> None:
+    swaps = ["train.lag=2", "rollout.swap=token"]
+    run = RunDirectory.create(tmp_path / "run", duo(*swaps, "rollout.workers=2"), {})
+    with pytest.raises(MarftError) as error:
+        run.check_same(duo(*swaps, "rollout.workers=3"))
+    assert refusal(error) == (
+        f"cannot resume {run.path} in 3 shards: its log of swaps is by shard, of which there are 2 so far; "
+        "give rollout.shards=2"
+    )
+    run.check_same(duo(*swaps, "rollout.workers=3", "rollout.shards=2"))
+
+
 # --- lines -----------------------------------------------------------------------------------------------------------
 def test_metrics_are_on_the_disk_at_once(run: RunDirectory) -> None:
     assert run.metrics() == []

@@ -25,6 +25,7 @@ from marft.models.peft_format import save_adapter
 from marft.models.team import TeamModel
 from marft.rollouts.runner import Start
 from marft.training import build
+from marft.training.agents import make_engine
 from marft.training.build import Assembly, learner_settings
 from marft.types import MarftError, Message, Request, Sampling, Task
 
@@ -158,8 +159,20 @@ def test_vllm_in_this_process_leaves_the_workers_their_part(monkeypatch: pytest.
     engine = {"name": "vllm", "memory": 0.6}
     team = seated().teams[0]
     for workers, memory in ((0, 0.6), (2, 0.2)):
-        made: Any = build.make_engine(config_of(engine=engine, rollout={"workers": workers}), team, Lockstep())
+        made: Any = make_engine(config_of(engine=engine, rollout={"workers": workers}), team, Lockstep())
         assert made.backend.memory == pytest.approx(memory)
+
+
+@pytest.mark.parametrize(("workers", "share"), [(0, 0.6), (2, 0.2)])
+def test_the_local_engine_leaves_the_workers_their_part(
+    monkeypatch: pytest.MonkeyPatch, workers: int, share: float
+) -> None:
+    monkeypatch.setattr("marft.engines.local.free_memory", lambda device: 1_000_000)
+    made = make_engine(
+        config_of(engine={"memory": 0.6}, rollout={"workers": workers}), seated().teams[0], Lockstep(), bases=2
+    )
+    assert isinstance(made, LocalEngine)
+    assert made.memory == pytest.approx(1_000_000 * share / 2, abs=1)
 
 
 def test_vllm_is_told_of_adapters_and_closed_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +184,7 @@ def test_vllm_is_told_of_adapters_and_closed_with_the_run(monkeypatch: pytest.Mo
             self.closed = True
 
     backend: Any = Backend()
-    monkeypatch.setattr(build, "make_engine", lambda config, team, lockstep: VllmEngine(team, backend))
+    monkeypatch.setattr(build, "make_engine", lambda config, team, lockstep, bases: VllmEngine(team, backend))
     parts = seated(team={"agents": {"cat": SCRIPTED}})
     vllm, scripted = parts.engines
     assert isinstance(vllm, VllmEngine)
@@ -391,8 +404,9 @@ def test_everything_that_the_learner_may_be_told_comes_from_the_config() -> None
 
 
 @pytest.mark.parametrize(("lag", "limit", "found"), [(0, 0.6, 0.6), (1, 0.6, 0.3), (2, 0.6, 0.2), (2, None, None)])
-def test_updates_between_play_and_learning_share_the_trust_region(
+def test_updates_between_play_and_learning_share_the_limits_on_their_kl(
     lag: int, limit: float | None, found: float | None
 ) -> None:
-    config = config_of(train={"lag": lag}, algorithm={"name": "grpo", "trust_region": limit})
-    assert learner_settings(config, []).trust_region == (None if found is None else pytest.approx(found))
+    config = config_of(train={"lag": lag}, algorithm={"name": "grpo", "trust_region": limit, "kl_stop": limit})
+    settings = learner_settings(config, [])
+    assert settings.trust_region == settings.kl_stop == (None if found is None else pytest.approx(found))

@@ -12,7 +12,7 @@ from toys import rows
 from marft.game.lockstep import Lockstep
 from marft.rollouts.event_loop import run_async
 from marft.runs.directory import RunDirectory
-from marft.training.build import make_tools
+from marft.training.agents import make_tools
 from marft.types import MarftError
 
 CODE = """

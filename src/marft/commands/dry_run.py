@@ -20,13 +20,12 @@ from marft.rollouts.event_loop import run_async
 from marft.rollouts.runner import EpisodeRunner, Start
 from marft.terminal import say
 from marft.terminal.status import Status
+from marft.training.agents import make_agent, make_agent_engine
 from marft.training.build import (
     adapter_of,
     adapter_spec,
     base_names,
     describe_limits,
-    make_agent,
-    make_agent_engine,
     make_workflow,
     model_of,
     open_host,
@@ -111,7 +110,7 @@ def make_stand_in(config: Config, name: str, tokenizers: Mapping[str, TokenizerI
         engine = StandIn(name, tokenizers[model_of(config, name)].encode, told)
     elif agent.kind == "remote":
         engine = StandIn(name, engine.encode, told)
-    return make_agent(config, name, engine, lockstep)
+    return make_agent(config, name, adapter_of(config, name), engine, lockstep)
 
 
 def scripted_decisions(config: Config, name: str) -> Iterator[str]:

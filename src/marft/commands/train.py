@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,13 +15,14 @@ from typing import Any
 
 from marft.commands.progress import Terminal
 from marft.config import Config
-from marft.distributed.fleet import open_players
+from marft.distributed.fleet import WorkersFailed, open_players, threads_of_a_process
 from marft.envs.base import Split
 from marft.evaluation.held_out import HeldOut
 from marft.evaluation.leaks import describe_leaks, find_leaks
 from marft.evaluation.sanity_check import check_team_everywhere
 from marft.files import is_there
 from marft.learners.base import RankFailed, RankLost
+from marft.learners.replicated import limited_threads
 from marft.rollouts.event_loop import one_loop
 from marft.rollouts.source import resume_remedy
 from marft.runs.checkpoints import Checkpoints
@@ -49,7 +50,7 @@ def start_run(config: Config, path: Path, display: Display | None = None) -> dic
     require_learner(config)
     require_trackers(config)
     require_ranks(config)
-    with Lock(path), one_loop(), ensure_display(display) as showing:
+    with Lock(path), one_loop(), own_threads(config), ensure_display(display) as showing:
         run = RunDirectory(path)
         if run.exists():  # before the model is loaded, or even fetched
             raise MarftError(run.taken_message(config))
@@ -81,10 +82,19 @@ def resume_run(
         require_ranks(config)
         run.check_same(config)
         run.check_whole()  # before the model is loaded, and before anything is written
-        with assemble(config, saved_adapters(run, config), needed_splits(config), showing) as parts:
+        with (
+            own_threads(config),
+            assemble(config, saved_adapters(run, config), needed_splits(config), showing) as parts,
+        ):
             check_base(run, parts)
             require_space(path, disk_needed(config, parts))
             return run_training(config, parts, run, showing, resume=True, at=at)
+
+
+def own_threads(config: Config) -> AbstractContextManager[None]:
+    """This process's CPU threads while it trains, where the config says how many or workers need some too."""
+    threads = threads_of_a_process(config)
+    return nullcontext() if threads is None else limited_threads(threads)
 
 
 def needed_splits(config: Config) -> tuple[Split, ...]:
@@ -135,6 +145,8 @@ def run_training(
             raise Interrupted(f"{left}; go on with: {again}") from None
         except (RankLost, RankFailed) as error:
             raise MarftError(f"{error}. {resume_remedy(run.path)}", error.trace) from error
+        except WorkersFailed as error:
+            raise WorkersFailed(f"{error}. {resume_remedy(run.path)}", error.trace) from error
         finally:
             for tracker in trainer.trackers:
                 tracker.close()

@@ -12,6 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from marft.config.choices import class_of
+from marft.config.earlier_versions import with_present_keys
 from marft.config.error_messages import explain_error
 from marft.config.hints import hint_for_recipe
 from marft.config.overrides import SHORTHANDS, read_override, read_yaml
@@ -44,8 +45,9 @@ def load_config(source: str | None = None, overrides: Sequence[str] = ()) -> Con
 
 
 def read_config(path: Path) -> Config:
-    """The config that a run has written. Unlike a user's file it is whole, and a prompt in it may hold "${"."""
-    data = parse_yaml(read_text(path, SPELLED_OUT), str(path))
+    """The config that a run has written, perhaps of an earlier version. Unlike a user's file it is whole, and a prompt in it
+    may hold "${"."""
+    data = with_present_keys(parse_yaml(read_text(path, SPELLED_OUT), str(path)))
     try:
         return parse(data)
     except NotImportable as error:

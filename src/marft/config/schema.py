@@ -235,6 +235,17 @@ class Config(Section):
         own = self.device_of(worker)
         return sum(first.get(each, each) == first.get(own, own) for each in devices)
 
+    def alone(self, device: str | None = None) -> Config:
+        """The same team without processes beside it, for whoever only plays; on another device where one is given."""
+        return self.model_copy(
+            update={
+                "device": device or self.device,
+                "rollout": RolloutConfig(workers=0),
+                "learner": LearnerConfig(),
+                "cluster": ClusterConfig(),
+            }
+        )
+
     @property
     def shards(self) -> int:
         """Parts that a batch is played in."""

@@ -7,13 +7,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from marft.config import Config
 from marft.distributed.ledger import Ledger
 from marft.distributed.messages import Setup
 from marft.distributed.player import package_versions
-from marft.distributed.remote_worker import LOOK_S, Launcher, RemoteWorker, WorkerLost
+from marft.distributed.remote_worker import LOOK_S, Launcher, RemoteWorker, WorkerFault, WorkerLost
 from marft.distributed.worker_process import ProcessLauncher
 from marft.engines.base import Adapters
 from marft.rollouts.players import Assignment, Key, LocalPlayers, Played, Players
@@ -22,6 +20,7 @@ from marft.training.build import Assembly
 from marft.types import MarftError, Task
 
 DEATHS = 3  # of every worker, with nothing played in between: after them it is no bad luck any more
+OWN_DEATHS = 10  # of one worker, which played nothing in between though others did: it is replaced no more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +59,7 @@ class WorkerFleet:
         self._error: BaseException | None = None
         self._closed = False
         self._deaths = 0  # since something was played
+        self._own_deaths = [0] * config.workers  # since each played something
         self._incidents: list[str] = []
 
     @property
@@ -123,8 +123,6 @@ class WorkerFleet:
         self.launcher.close()
 
     def _start(self) -> None:
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
         for number, setup in enumerate(self._setups):
             name = f"worker-{number}"
             self._supervisors.append(
@@ -134,16 +132,14 @@ class WorkerFleet:
 
     def _setup(self, adapters: Mapping[str, tuple[int, float]], number: int) -> Setup:
         config, device = self.config, self.config.device_of(number)
-        memory = gpu = None
-        if config.engine.name == "vllm":  # it takes its memory at once, and of several GPUs the first
-            memory = config.engine.share / config.engines_beside(number)
-            if config.rollout.gpus:
-                gpu, device = visible_gpu(int(device.removeprefix("cuda:"))), "cuda"
+        gpu = None
+        if config.engine.name == "vllm" and config.rollout.gpus:  # of several GPUs it takes the first
+            gpu, device = visible_gpu(int(device.removeprefix("cuda:"))), "cuda"
         return Setup(
             config=config.model_dump(mode="json"),
             adapters=adapters,
             device=device,
-            memory=memory,
+            memory=config.engine.share / config.engines_beside(number),
             gpu=gpu,
             threads=self.threads,
             versions=package_versions(),
@@ -151,8 +147,8 @@ class WorkerFleet:
 
     # --- in a supervisor's thread ------------------------------------------------------------------------------------
     def _supervise(self, number: int, setup: Setup) -> None:
-        """One worker after the other, until the fleet is closed or cannot go on."""
-        while self._is_running():
+        """One worker after the other, until the fleet is closed or cannot go on, or the others go on without."""
+        while self._is_running() and self._own_deaths[number] < OWN_DEATHS:
             try:
                 worker = self.launcher.launch(number, setup, self._is_running)
                 try:
@@ -161,6 +157,8 @@ class WorkerFleet:
                     worker.close()
             except WorkerLost as lost:
                 self._replace(number, str(lost))
+            except WorkerFault as fault:
+                self._fail(WorkersFailed(f"worker {number} says: {fault}", fault.trace))
             except BaseException as error:  # it is raised where somebody waits for what was played
                 self._fail(error)
 
@@ -178,7 +176,7 @@ class WorkerFleet:
             played = worker.play(work.assignment, work.adapters, work.tasks, newer)
             with self._changed:
                 self._ledger.finish(number, key, played)
-                self._deaths = 0
+                self._deaths = self._own_deaths[number] = 0
                 self._changed.notify_all()
 
     def _is_ready(self, work: Work) -> bool:
@@ -196,9 +194,13 @@ class WorkerFleet:
         with self._changed:
             self._ledger.lose(number)
             self._deaths += 1
-            self._incidents.append(f"worker {number} {why}; another one takes its place")
+            self._own_deaths[number] += 1
+            remedy = "another one takes its place"
+            if self._own_deaths[number] >= OWN_DEATHS:
+                remedy = f"it is replaced no more, as {OWN_DEATHS} of them have played nothing"
+            self._incidents.append(f"worker {number} {why}; {remedy}")
             self._changed.notify_all()
-        if self._deaths >= DEATHS * self.config.workers:
+        if self._deaths >= DEATHS * self.config.workers or min(self._own_deaths) >= OWN_DEATHS:
             self._fail(WorkersFailed(f"{self._deaths} workers were lost and nothing was played: the last {why}"))
 
     def _fail(self, error: BaseException) -> None:
@@ -248,7 +250,9 @@ def visible_gpu(number: int) -> str:
 
 
 def threads_of_a_process(config: Config) -> int | None:
-    """What each of the learner and its workers computes with on a CPU; None: what the user has said by OMP_NUM_THREADS."""
-    if config.rollout.threads is None and "OMP_NUM_THREADS" in os.environ:
+    """What each of the learner and its workers computes with on a CPU; None: what torch takes, which OMP_NUM_THREADS may say."""
+    if config.rollout.threads is not None:
+        return config.rollout.threads
+    if not config.workers or "OMP_NUM_THREADS" in os.environ:
         return None
-    return config.rollout.threads or max(1, (os.cpu_count() or 1) // (config.workers + 1))
+    return max(1, (os.cpu_count() or 1) // (config.workers + 1))

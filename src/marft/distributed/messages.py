@@ -32,7 +32,7 @@ class Setup:
     config: Mapping[str, Any]
     adapters: Mapping[str, tuple[int, float]]  # rank and alpha
     device: str
-    memory: float | None  # `engine.memory` of this worker; None: as the config has it
+    memory: float  # `engine.memory` of this worker
     gpu: str | None  # the only one that it sees; None: all
     threads: int | None
     versions: Mapping[str, str]  # of the trainer's packages

@@ -7,13 +7,13 @@ import platform
 import queue
 import threading
 import traceback
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:  # torch comes with them; it is loaded by the thread that plays
     from marft.config import Config
-    from marft.distributed.messages import Setup
+    from marft.distributed.messages import Failure, Setup
     from marft.rollouts.players import Assignment
     from marft.rollouts.runner import EpisodeRunner
     from marft.training.build import Assembly
@@ -66,14 +66,25 @@ def work(mouth: Mouth, inbox: queue.SimpleQueue[bytes]) -> None:
     try:
         build_and_play(mouth, inbox)
     except BaseException as error:
-        from marft.distributed.messages import Failure, pack_failure
-        from marft.types import MarftError
+        from marft.distributed.messages import pack_failure
 
-        known = (
-            isinstance(error, MarftError | OSError | MemoryError) or type(error).__name__ == "OutOfMemoryError"
-        )  # torch's
-        line = str(error) or type(error).__name__
-        mouth.say(pack_failure(Failure(line=line, trace=traceback.format_exc(), ours=not known)))
+        mouth.say(pack_failure(describe_failure(error)))
+
+
+def describe_failure(error: BaseException) -> Failure:
+    """What the trainer is told of an error: what surrounds us refuses is one line, with the user's own trace where there is
+    one; our own bugs have theirs."""
+    from marft.distributed.messages import Failure
+    from marft.runs.disk import is_disk_full
+    from marft.types import MarftError
+
+    line = str(error) or type(error).__name__
+    if is_disk_full(error):
+        return Failure(line=f"a disk of {platform.node()} is full: {line}; free space there", trace="", ours=False)
+    if isinstance(error, MarftError):
+        return Failure(line=line, trace=error.trace, ours=False)
+    known = isinstance(error, OSError | MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's
+    return Failure(line=line, trace="" if known else "".join(traceback.format_exception(error)), ours=not known)
 
 
 def build_and_play(mouth: Mouth, inbox: queue.SimpleQueue[bytes]) -> None:
@@ -86,7 +97,12 @@ def build_and_play(mouth: Mouth, inbox: queue.SimpleQueue[bytes]) -> None:
 
     setup = messages.SETUPS.validate_json(inbox.get()[1:])
     config = prepare(setup, package_versions())
-    with one_loop(), assemble(config, specs=setup.adapters, reads=("train",)) as parts:
+    with (
+        one_loop(),
+        assemble(config, specs=setup.adapters, reads=("train",)) as parts,
+        ExitStack() as opened,
+    ):
+        runners = Runners(config, parts, opened)
         swapping = Swapping(inbox.get_nowait, lambda: mouth.idly(inbox.get), parts.publish)
         if setup.config["rollout"]["swap"] == "token":
             parts.lockstep.before_step = swapping.before_step
@@ -99,29 +115,38 @@ def build_and_play(mouth: Mouth, inbox: queue.SimpleQueue[bytes]) -> None:
                 parts.publish(version, adapters)
                 continue
             assignment, before = messages.ASSIGNMENTS.validate_json(body), parts.tokens
-            with open_runner(config, parts, assignment) as runner:
-                tasks = runner.host.tasks(assignment.split)
-                chosen = [tasks[i] for i in assignment.tasks]
-                swapping.begin(() if assignment.key.held_out else assignment.swaps)
-                mouth.playing = True
-                episodes = run_async(mouth.watch(playing(config, runner, assignment, chosen)))
-                mouth.playing = False
+            runner = runners.choose(assignment)
+            tasks = runner.host.tasks(assignment.split)
+            chosen = [tasks[i] for i in assignment.tasks]
+            swapping.begin(() if assignment.key.held_out else assignment.swaps)
+            mouth.playing = True
+            episodes = run_async(mouth.watch(playing(config, runner, assignment, chosen)))
+            mouth.playing = False
             played = Played(episodes=episodes, tokens=parts.tokens - before, swaps=tuple(swapping.done))
             mouth.say(messages.pack_played(played))
 
 
-@contextmanager
-def open_runner(config: Config, parts: Assembly, assignment: Assignment) -> Iterator[EpisodeRunner]:
-    """The team where the assignment is played; an evaluation is at its own environment, with its own sampling."""
-    from marft.evaluation.benchmarks import benchmarks_of, evaluation_runner
+class Runners:
+    """The team wherever assignments are played; an evaluation is at its own environment, with its own sampling.
 
-    if not assignment.key.held_out:
-        yield parts.runner
-        return
-    name = assignment.benchmark
-    env = None if name is None else benchmarks_of(config)[name]
-    with evaluation_runner(config, parts, name or config.env.name, env) as runner:
-        yield runner
+    The environment of a benchmark is opened with its first shard, and closed with `opened`.
+    """
+
+    def __init__(self, config: Config, parts: Assembly, opened: ExitStack) -> None:
+        self.config, self.parts, self.opened = config, parts, opened
+        self._held_out: dict[str | None, EpisodeRunner] = {}  # by benchmark; None: the run's own environment
+
+    def choose(self, assignment: Assignment) -> EpisodeRunner:
+        """Where this one is played."""
+        from marft.evaluation.benchmarks import benchmarks_of, evaluation_runner
+
+        if not assignment.key.held_out:
+            return self.parts.runner
+        if (name := assignment.benchmark) not in self._held_out:
+            env = None if name is None else benchmarks_of(self.config)[name]
+            runner = evaluation_runner(self.config, self.parts, name or self.config.env.name, env)
+            self._held_out[name] = self.opened.enter_context(runner)
+        return self._held_out[name]
 
 
 def prepare(setup: Setup, versions: dict[str, str]) -> Config:
@@ -139,9 +164,8 @@ def prepare(setup: Setup, versions: dict[str, str]) -> Config:
             )
     if setup.threads is not None:
         torch.set_num_threads(setup.threads)
-    engine = setup.config["engine"] | ({} if setup.memory is None else {"memory": setup.memory})
-    alone = {"rollout": {"workers": 0}, "learner": {"ranks": 1}, "cluster": {}}  # it plays by itself
-    return parse({**setup.config, **alone, "device": setup.device, "engine": engine})
+    config = parse(setup.config).alone(setup.device)
+    return config.model_copy(update={"engine": config.engine.model_copy(update={"memory": setup.memory})})
 
 
 def package_versions() -> dict[str, str]:

@@ -23,6 +23,10 @@ class WorkerLost(Exception):
     """It died, or gave no sign of life for too long; what it was doing can be done by another."""
 
 
+class WorkerFault(MarftError):
+    """Why a worker cannot go on, as it says itself: every other one would say the same."""
+
+
 class RemoteWorker(ABC):
     """Spoken to by one thread; another puts into `_said` what it says, and None at its end. `is_wanted` says whether its
     answers still are."""
@@ -98,7 +102,7 @@ class RemoteWorker(ABC):
             failure = messages.unpack_failure(message[1:])
             if failure.ours:
                 raise RuntimeError(f"a worker broke; its own trace:\n{failure.trace}")
-            raise MarftError(f"a worker says: {failure.line}", trace=failure.trace)
+            raise WorkerFault(failure.line, failure.trace)
         return message
 
     def _check_patience(self) -> None:

@@ -25,7 +25,8 @@ class ChatFormat:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, end_ids: frozenset[int]) -> None:
         self.tokenizer, self.end_ids = tokenizer, end_ids
-        self.knows_tools = "tools" in str(tokenizer.chat_template)
+        self.template = str(tokenizer.chat_template)
+        self.knows_tools = "tools" in self.template
         self._special = frozenset(i for i, token in tokenizer.added_tokens_decoder.items() if token.special)
         self._rendered = lru_cache(maxsize=4096)(self._render)
 
@@ -44,8 +45,7 @@ class ChatFormat:
 
     def thought_markers(self, options: ChatOptions) -> tuple[str, str, bool]:
         """What opens a thought, what closes it, and whether prompts end inside one."""
-        template = str(self.tokenizer.chat_template)
-        opening, closing = next((pair for pair in MARKERS if pair[1] in template), MARKERS[0])
+        opening, closing = next((pair for pair in MARKERS if pair[1] in self.template), MARKERS[0])
         prompt = self._text([Message(role="user", content="")], options)
         return opening, closing, prompt.rstrip().endswith(opening)
 

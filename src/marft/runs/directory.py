@@ -21,11 +21,13 @@ from marft.runs.transcripts import Transcript
 from marft.types import MarftError
 
 # What may change from one part of a run to the next: how long it lasts, what is watched, how much memory it takes, who
-# plays, what is done about a collapse, and how fast it learns after one; never from what it learns, or how.
+# plays, what is done about a collapse, and how fast it learns after one; never from what it learns, or how. Some of it
+# changes the order of sums, and so the last bits.
 FREE = (
     "train.iterations", "train.budget", "track", "eval", "checkpoint",
     "train.tokens", "train.recompute", "train.failures", "engine.slots", "engine.memory",
-    "rollout", "learner", "cluster", "train.on_collapse", "optimizer.lr",
+    "rollout.workers", "rollout.shards", "rollout.threads", "rollout.gpus", "rollout.patience", "rollout.replay",
+    "learner", "cluster", "train.on_collapse", "optimizer.lr",
 )  # fmt: skip
 
 
@@ -128,6 +130,11 @@ class RunDirectory:
             raise MarftError(
                 f"cannot resume {self.path} with another {difference.key}: it is {difference.old} there and "
                 f"{difference.new} here; drop the override or choose another --run"
+            )
+        if config.rollout.swap == "token" and config.shards != old.shards:
+            raise MarftError(
+                f"cannot resume {self.path} in {config.shards} shards: its log of swaps is by shard, of which there are "
+                f"{old.shards} so far; give rollout.shards={old.shards}"
             )
 
     def write_config(self, config: Config) -> None:

@@ -66,20 +66,27 @@ def explain_write_errors(run: Path) -> Iterator[None]:
     again = f"then `marft train --resume --run {shlex.quote(str(run))}`"
     try:
         yield
-    except OSError as error:
-        if error.errno in FULL:
+    except Exception as error:
+        if is_disk_full(error):
             raise MarftError(full_disk_message(run, again)) from error
-        if error.errno in REFUSED:
+        if isinstance(error, OSError) and error.errno in REFUSED:
             place = error.filename or run
             raise MarftError(
                 f"cannot write {place}: {error.strerror}; nothing already written is lost: make it writable, {again}"
             ) from error
         raise
-    except Exception as error:
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an error, or one that it came from, is a full disk's refusal."""
+    found: BaseException | None = error
+    while found is not None:
         # safetensors is written in Rust and reports a full disk as an error of its own, with the number in its text.
-        if any(f"os error {number}" in str(error) for number in FULL):
-            raise MarftError(full_disk_message(run, again)) from error
-        raise
+        told = any(f"os error {number}" in str(found) for number in FULL)
+        if told or (isinstance(found, OSError) and found.errno in FULL):
+            return True
+        found = found.__cause__ or found.__context__
+    return False
 
 
 def full_disk_message(run: Path, again: str) -> str:

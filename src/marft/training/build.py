@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from types import TracebackType
+from typing import Self
 
-from marft import import_paths
 from marft.algorithms.base import Algorithm
 from marft.algorithms.batch import Member
 from marft.config import AgentConfig, AlgorithmConfig, Config, EnvConfig, GaeConfig
 from marft.engines.base import Adapters, Engine
-from marft.engines.checked import CheckedEngine
-from marft.engines.local import LocalEngine
-from marft.engines.scripted import ScriptedEngine, find_script
 from marft.envs.base import Split
 from marft.envs.hosting import Host, open_env
-from marft.envs.tools import Tool, make_tool
 from marft.files import is_folder
-from marft.game.agent import Agent, TextEngine
 from marft.game.lockstep import Lockstep
 from marft.game.play import seed_of
-from marft.game.thoughts import ThoughtMarkers
-from marft.game.tool_calls import format_of
-from marft.game.tools import AgentTool, Tools
 from marft.game.workflows import Workflow, find_workflow
 from marft.learners.local import LearnerSettings, LocalLearner
-from marft.models.chat import ChatFormat
 from marft.models.loading import Loaded, load
 from marft.models.lora import AdapterSpec
 from marft.models.peft_format import CONFIG, read_scaling
@@ -42,15 +31,14 @@ from marft.runs.directory import RunDirectory
 from marft.runs.export import checkpoint_folder
 from marft.terminal import warn
 from marft.terminal.status import Status
+from marft.training.agents import make_agent, make_agent_engine, make_engine
 from marft.training.ranks import rank_device
-from marft.types import ChatOptions, MarftError, Sampling
+from marft.types import MarftError
 
 CRITIC = "critic"
 DEFAULT_FACTOR_CLIP = 5.0
-UNLIMITED = 1 << 30
 AdapterSizes = Mapping[str, tuple[int, float]]  # rank and alpha
 RANK_PROCESS = "marft.training.rank_process"
-MOST_CALLS = 4  # of tools in one turn, unless the config says how many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +153,14 @@ def assemble(
         bases[name] = make_base(config, name, saved, lockstep, specs)
     own = {name: engine for name, agent in config.team.agents.items() if (engine := make_agent_engine(agent))}
     agents = {
-        name: make_agent(config, name, own.get(name) or bases[model_of(config, name)].engine, lockstep, bases)
+        name: make_agent(
+            config,
+            name,
+            adapter_of(config, name),
+            own.get(name) or bases[model_of(config, name)].engine,
+            lockstep,
+            None if name in own else bases[model_of(config, name)].team,
+        )
         for name in config.team.agents
     }
     learner = make_learner(config, {name: base.team for name, base in bases.items()}, status)
@@ -219,7 +214,8 @@ def make_base(
     team = make_team(config, model, loaded, saved, specs)
     if line := describe_limits(config, model, team.longest):
         warn(line)
-    return Base(team=team, engine=make_engine(config, team, lockstep), fingerprint=loaded.fingerprint)
+    engine = make_engine(config, team, lockstep, len(base_names(config)))
+    return Base(team=team, engine=engine, fingerprint=loaded.fingerprint)
 
 
 def make_team(
@@ -267,32 +263,6 @@ def describe_limits(config: Config, model: str, longest: int) -> str | None:
     )
 
 
-def make_engine(config: Config, team: TeamModel, lockstep: Lockstep) -> Engine:
-    """The engine that the config names, generating with `team`."""
-    match config.engine.name:
-        case "local":
-            memory = config.engine.share / len(base_names(config))
-            return LocalEngine(team, config.engine.slots, lockstep.settled, memory=memory)
-        case "vllm":
-            from marft.engines.vllm.engine import make_vllm_engine
-
-            return make_vllm_engine(team, config.engine, lockstep.settled, config.engines_beside())
-        case name:
-            return open_own_engine(name, team, config.engine.options)
-
-
-def open_own_engine(name: str, team: TeamModel, options: Mapping[str, Any]) -> Engine:
-    """The user's class, made with the base and its adapters."""
-    kind = import_paths.find(name, "engine.name")
-    try:
-        made = kind(team, **options)
-    except TypeError as error:
-        raise MarftError(f"engine.name: {name!r} cannot be made: {error}") from error
-    if missing := [each for each in ("encode", "generate", "publish", "tokens", "close") if not hasattr(made, each)]:
-        raise MarftError(f"engine.name: {name!r} is no engine, it has no {missing[0]}; see marft.engines.base.Engine")
-    return CheckedEngine(made, int(team.config.vocab_size), name)
-
-
 def adapter_of(config: Config, name: str) -> str | None:
     """A trained agent has an adapter; a frozen one only where there is one to start from, else it is the base alone."""
     agent = config.team.agents[name]
@@ -331,66 +301,6 @@ def critic_of(config: Config, agent: str) -> str | None:
             trained = dict.fromkeys(model_of(config, name) for name in config.team.trained)
             number = list(trained).index(model_of(config, agent))
             return CRITIC if number == 0 else f"{CRITIC}-{number}"
-
-
-# --- agents ----------------------------------------------------------------------------------------------------------
-def make_agent(
-    config: Config, name: str, engine: TextEngine, lockstep: Lockstep, bases: Mapping[str, Base] = MappingProxyType({})
-) -> Agent:
-    """An agent of the config with its prompt, sampling settings and tools, which speaks with `engine`; `bases` know how
-    their models mark thoughts."""
-    agent = config.team.agents[name]
-    chat = ChatOptions(arguments=tuple(agent.chat_template_kwargs.items()))
-    base = None if agent.kind in ("scripted", "remote") else bases.get(model_of(config, name))
-    tools = make_tools(agent, lockstep)
-    sampling = (
-        Sampling(max_tokens=UNLIMITED) if agent.kind == "scripted" else agent.sampling
-    )  # a script says what it says
-    return Agent(
-        name=name,
-        prompt=None if config.team.anonymous else agent.prompt,
-        sees=agent.sees,
-        adapter=adapter_of(config, name),
-        sampling=replace(sampling, stop=(*agent.stop, *tools.stops)),
-        engine=engine,
-        tools=tools,
-        history=config.team.history,
-        chat=chat,
-        thoughts=find_thought_markers(base, chat),
-        call_format=(None if base is None else format_of(str(base.team.tokenizer.chat_template))) or "hermes",
-    )
-
-
-def find_thought_markers(base: Base | None, chat: ChatOptions) -> ThoughtMarkers:
-    """As the base's chat template has them; the usual ones where there is no base."""
-    if base is None:
-        return ThoughtMarkers()
-    return ThoughtMarkers(*ChatFormat(base.team.tokenizer, base.team.end_ids).thought_markers(chat))
-
-
-def make_tools(agent: AgentConfig, lockstep: Lockstep) -> Tools:
-    """The agent's tools, each used in a thread, so that several agents' calls run at once."""
-
-    def offer(tool: Tool) -> AgentTool:
-        return AgentTool(help=tool.help, use=lambda text: lockstep.reply(asyncio.to_thread(tool.use, text)))
-
-    made = [make_tool(name) for name in agent.tools]
-    if twice := [tool.name for tool in made if [other.name for other in made].count(tool.name) > 1]:
-        raise MarftError(f"tools: two of them are called {twice[0]!r}; give one of them another name")
-    return Tools(by_name={tool.name: offer(tool) for tool in made}, most=agent.calls or MOST_CALLS)
-
-
-def make_agent_engine(agent: AgentConfig) -> Engine | None:
-    """The engine of an agent alone: its script, or its remote endpoint; None where it speaks with a base model."""
-    if agent.script is not None:
-        return ScriptedEngine(find_script(agent.script), ids=False)
-    if remote := agent.remote:
-        from marft.engines.openai import OpenAIEngine  # its HTTP library is loaded by those who need it
-
-        return OpenAIEngine(
-            remote.url, remote.model, key_env=remote.key_env, timeout=remote.timeout, retries=remote.retries
-        )
-    return None
 
 
 # --- the learner -----------------------------------------------------------------------------------------------------
@@ -435,16 +345,16 @@ def learner_settings(config: Config, members: list[Member]) -> LearnerSettings:
     return LearnerSettings(
         lr=lr, weight_decay=optimizer.weight_decay, eps=optimizer.eps, grad_clip=optimizer.grad_clip,
         epochs=config.train.epochs, minibatches=config.train.minibatches, tokens=config.train.tokens,
-        entropy=algorithm.entropy, kl_estimator=algorithm.kl.estimator, trust_region=update_limit(config),
-        kl_stop=algorithm.kl_stop, factor_clip=config.schedule.clip or DEFAULT_FACTOR_CLIP,
+        entropy=algorithm.entropy, kl_estimator=algorithm.kl.estimator,
+        trust_region=update_limit(config, algorithm.trust_region), kl_stop=update_limit(config, algorithm.kl_stop),
+        factor_clip=config.schedule.clip or DEFAULT_FACTOR_CLIP,
         value_clip=algorithm.value_clip if isinstance(algorithm, GaeConfig) else None, huber_delta=huber_delta(algorithm),
     )  # fmt: skip
 
 
-def update_limit(config: Config) -> float | None:
-    """The most KL of a turn that one update may make. With a lag of η iterations, η + 1 updates lie between the policy that
-    played and what is made of it, and share what the config allows."""
-    limit = config.algorithm.trust_region
+def update_limit(config: Config, limit: float | None) -> float | None:
+    """What one update may make of a limit on the KL from the policy that played. With a lag of η iterations, η + 1 updates lie
+    between that and what is made of it, and share what the config allows."""
     return None if limit is None else limit / (1 + config.train.lag)
 
 

@@ -44,7 +44,7 @@ def load_trained_team(
     run = RunDirectory.open(path)
     config, saved = read_run_config(run, overrides), checkpoint_folder(run, at)
     run.manifest()  # before the model is loaded
-    parts = assemble(config, saved=saved, reads=evaluation_splits(config), status=status)
+    parts = assemble(config.alone(), saved=saved, reads=evaluation_splits(config), status=status)
     check_base(run, parts)
     load_adapters(saved, parts.teams)
     parts.publish(0)
@@ -53,7 +53,7 @@ def load_trained_team(
 
 def load_new_team(config: Config, status: Status | None = None) -> Assembly:
     """A team before training."""
-    parts = assemble(config, reads=evaluation_splits(config), status=status)
+    parts = assemble(config.alone(), reads=evaluation_splits(config), status=status)
     load_initial_adapters(config, parts)
     return parts
 

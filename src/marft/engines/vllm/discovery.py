@@ -28,6 +28,7 @@ from marft.types import MarftError
 KEY = "VLLM_API_KEY"  # where vLLM itself looks for the key
 START = f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 {KEY}=… vllm serve MODEL --host 127.0.0.1"
 SHORT = 60.0  # seconds, for all that is asked of a server before requests go there
+LISTING = 15.0  # of these, to say what it serves: whatever else has the port may say nothing
 CERTAIN = -1e-6  # log-prob of the only choice, up to rounding
 
 
@@ -134,8 +135,8 @@ def base_url(url: str) -> str:
 async def probe(base: str, secret: Secret) -> tuple[ServedModel, float]:
     """What is served, and the log-prob of a token that is the only choice."""
 
-    async def ask(method: str, path: str, body: object = None) -> bytes:
-        answer = await send_request(client, method, f"{base}{path}", body, patience=SHORT, largest=LARGEST)
+    async def ask(method: str, path: str, body: object = None, *, patience: float = SHORT) -> bytes:
+        answer = await send_request(client, method, f"{base}{path}", body, patience=patience, largest=LARGEST)
         if answer.status != 200:
             raise NoAnswerError(describe_refusal(answer, secret))
         return answer.body
@@ -143,7 +144,7 @@ async def probe(base: str, secret: Secret) -> tuple[ServedModel, float]:
     async with httpx2.AsyncClient(timeout=SHORT, trust_env=False, headers=request_headers(secret)) as client:
         try:
             async with asyncio.timeout(SHORT):  # of both answers
-                model, longest = read_model_card(await ask("GET", "/v1/models"))
+                model, longest = read_model_card(await ask("GET", "/v1/models", patience=LISTING))
                 only = {"model": model, "prompt": [1], "max_tokens": 1, "temperature": 1.0, "top_k": 1, **ALWAYS}
                 [logprob] = read_completion(await ask("POST", "/v1/completions", only), ()).logprobs
         except TimeoutError:

@@ -11,7 +11,7 @@ from marft.engines.vllm.adapter_versions import AdapterVersion
 from marft.engines.vllm.discovery import SHORT, ServerAbsent, check_same, examine
 from marft.engines.vllm.engine import SampledTokens
 from marft.engines.vllm.routing import choose_server, prefix_key
-from marft.engines.vllm.server import Server, ServerAway
+from marft.engines.vllm.server import Server, ServerAway, ServerBroken
 from marft.terminal import complain
 from marft.types import MarftError, Request, SpeechError
 
@@ -28,6 +28,7 @@ class Member:
     tokens: int = 0  # of its answers
     attempts: set[asyncio.Task[SampledTokens]] = field(default_factory=set)  # requests under way
     trouble: str = ""  # why it was not living when it last was not
+    broken: bool = False  # it answered, that it failed
     looked: float = field(default_factory=time.monotonic)
     look: asyncio.Task[None] | None = None
     watch: asyncio.Task[None] | None = None
@@ -41,8 +42,8 @@ class Member:
 class Servers:
     """The backend behind URLs. A request goes to the server that `choose_server` names among the living ones.
 
-    A server that is away is asked for every `LOOK_S` seconds and taken back once it serves what it should; its requests go
-    to others. They may be asked twice, because a completion is a function of its request's seed.
+    A server that is away or broken is asked for every `LOOK_S` seconds and taken back once it serves what it should; its
+    requests go to others. They may be asked twice, because a completion is a function of its request's seed.
     """
 
     def __init__(self, servers: Sequence[Server]) -> None:
@@ -163,7 +164,7 @@ class Servers:
 
     def _lose(self, member: Member, error: Exception) -> None:
         if member.living:
-            member.living, member.trouble = False, str(error)
+            member.living, member.trouble, member.broken = False, str(error), isinstance(error, ServerBroken)
             complain(f"marft: {error}; it is asked for every {LOOK_S:g} s")
 
     def _watch_all(self) -> None:
@@ -208,10 +209,12 @@ class Servers:
             raise ServerAway(f"vLLM at {member.url} has lost its adapters")
 
     async def _take_back(self, member: Member) -> None:
-        """What is served must be what was, with all versions in use; what the server kept of others goes with the next."""
+        """What is served must be what was, with all versions in use; what the server kept of others goes with the next. One
+        that has failed must complete something first."""
         server = member.server
         names = await server.look()
-        if not server.loaded or not names.issuperset(server.loaded):  # it was started again, perhaps another way
+        started_again = not server.loaded or not names.issuperset(server.loaded)  # perhaps another way
+        if started_again or member.broken:
             check_same(await examine(member.url), server.served)
         server.loaded[:] = [name for name in names if name in self.wanted or name in server.loaded]
         server.unwanted[:] = [name for name in server.loaded if name not in self.wanted]

@@ -27,11 +27,16 @@ from marft.models.team import TeamModel
 from marft.types import MarftError, Request, SpeechError
 
 CONNECT = 10.0  # seconds
+BROKEN = 500  # from this HTTP status on the server is what failed
 PATIENCE = 1800.0  # for all of an answer, which waits its turn on a busy server
 
 
 class ServerAway(SpeechError):
     """A server does not answer, or has lost its adapters: another may be asked, or the same one later."""
+
+
+class ServerBroken(ServerAway):
+    """A server answers that it has failed (HTTP 5xx), and not the request."""
 
 
 class Server:
@@ -59,12 +64,14 @@ class Server:
                 return read_names(answer.body)
         except ValueError:
             pass
-        raise SpeechError(f"vLLM at {self.served.url} answers {answer.status}: {self._complaint(answer)}")
+        raise SpeechError(self._refusal(answer))
 
     async def load(self, adapter_version: AdapterVersion) -> None:
         """Have the server load an adapter version from its folder."""
         body = {"lora_name": adapter_version.name, "lora_path": str(adapter_version.folder)}
         answer = await self._post("/v1/load_lora_adapter", body)
+        if answer.status >= BROKEN:
+            raise ServerBroken(self._refusal(answer))
         if answer.status != 200:
             raise MarftError(
                 f"engine.url: {self.served.url} cannot load adapters ({self._complaint(answer)}); start it on this machine "
@@ -87,7 +94,7 @@ class Server:
                 if name in names:  # two may have asked at once
                     names.remove(name)
         if refused is not None:
-            raise SpeechError(f"vLLM at {self.served.url} answers {refused.status}: {self._complaint(refused)}")
+            raise SpeechError(self._refusal(refused))
 
     async def complete(self, request: Request, adapter_version: AdapterVersion | None, limit: int) -> SampledTokens:
         """The server's completion; SpeechError where it gives none."""
@@ -105,10 +112,11 @@ class Server:
             **ALWAYS,
         }
         answer = await self._post("/v1/completions", body)
+        if answer.status >= BROKEN:
+            raise ServerBroken(self._refusal(answer))
         if answer.status != 200:
             started_again = answer.status == 404 and adapter_version is not None  # it knows the adapter no longer
-            kind = ServerAway if started_again else SpeechError
-            raise kind(f"vLLM at {self.served.url} answers {answer.status}: {self._complaint(answer)}")
+            raise (ServerAway if started_again else SpeechError)(self._refusal(answer))
         try:
             return read_completion(answer.body, sampling.stop)
         except ValueError as error:
@@ -128,6 +136,9 @@ class Server:
             reason = one_line(self.served.secret.scrub(str(error)))
             kind = ServerAway if error.passing else SpeechError
             raise kind(f"vLLM at {self.served.url} is away: {reason}") from None
+
+    def _refusal(self, answer: HttpAnswer) -> str:
+        return f"vLLM at {self.served.url} answers {answer.status}: {self._complaint(answer)}"
 
     def _complaint(self, answer: HttpAnswer) -> str:
         return one_line(self.served.secret.scrub(error_message(answer.body)))
