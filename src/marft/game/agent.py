@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from marft.game.observation import History
@@ -40,3 +40,9 @@ class Agent:
     chat: ChatOptions = PLAIN_CHAT
     thoughts: ThoughtMarkers = USUAL_MARKERS
     call_format: CallFormat = "hermes"  # of calls of tools, in its model's words
+
+    def limited(self, max_tokens: int | None, stop: Sequence[str]) -> Sampling:
+        """Its sampling, with further stop strings and at most so many tokens."""
+        own = self.sampling
+        most = own.max_tokens if max_tokens is None else max(1, min(own.max_tokens, max_tokens))
+        return replace(own, max_tokens=most, stop=tuple(dict.fromkeys((*own.stop, *stop))))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import TracebackType, coroutine
 from typing import TYPE_CHECKING, Any
 
-from marft.types import Ended, FaultKind, MarftError, PromptTooLong, Reward, Stopped
+from marft.types import Ended, FaultKind, MarftError, PromptTooLong, Reward, Stopped, Turn
 from marft.untrusted_values import described, exact, flaw_of, kind_of, traced
 from marft.watchdog import leave_behind
 
@@ -130,6 +130,16 @@ async def run_workflow(workflow: Workflow, game: Game) -> CutOff | ContextOverfl
     if game.over is None or isinstance(game.over, CutOff | ContextOverflow):
         return game.over
     raise game.over
+
+
+def check_replay(recorded: Turn, now: str) -> Turn:
+    """The recorded turn, which must be `now`'s again."""
+    if recorded.agent != now:
+        raise MarftError(
+            f"the workflow did not repeat itself: turn {recorded.index} was {recorded.agent}'s and is now {now}'s; "
+            "it must depend on game.turns and game.task alone"
+        )
+    return recorded
 
 
 def is_cancelled() -> bool:

@@ -20,6 +20,7 @@ from marft.game.endings import (
     EndsGameOnError,
     EpisodeFailed,
     GameOver,
+    check_replay,
     how_ended,
     overflow_reward,
     require_workflow_text,
@@ -71,7 +72,7 @@ class Game:
         self.counts: Counter[str] = Counter()
         self.over: BaseException | None = None  # what ended the game, should the workflow have swallowed it
         self.refused = 0  # calls since then
-        self.awarded: Reward | None = None  # by the workflow
+        self.awarded: Reward | None = None  # by the workflow, in place of what the environment would say
         self._ending = EndsGameOnError(self)
         self._acting, self._chatting, self._recording = False, 0, asyncio.Lock()
         self._asked: Counter[tuple[str, tuple[Message, ...]]] = Counter()
@@ -157,7 +158,7 @@ class Game:
             agent, began = self.team[name], len(self.turns)
             try:
                 asked, chat = read_messages(messages), replace(agent.chat, tools=read_tools(tools))
-                sampling = limited(agent.sampling, max_tokens, stop)
+                sampling = agent.limited(max_tokens, stop)
             except ValueError as error:
                 raise MarftError(f"the workflow calls game.chat, and {error}") from None
             self._check_room(1 + self._chatting, before=name, shown="")
@@ -217,10 +218,6 @@ class Game:
         """What the present state is worth."""
         async with self._ending:
             return await self._env.reward()
-
-    def award(self, reward: Reward) -> None:
-        """What the episode is worth, in place of what the environment would say."""
-        self.awarded = reward
 
     async def done(self) -> bool:
         """Whether the task is over at this moment: another round would not help."""
@@ -353,22 +350,6 @@ async def play(
         cut_before=cut.before if cut else None, cut_shown=cut.shown if cut else "", counts=dict(game.counts),
         trunk=trunk, forked_at=len(replayed),
     )  # fmt: skip
-
-
-def limited(sampling: Sampling, max_tokens: int | None, stop: Sequence[str]) -> Sampling:
-    """An agent's own sampling, with further stop strings and at most so many tokens."""
-    most = sampling.max_tokens if max_tokens is None else max(1, min(sampling.max_tokens, max_tokens))
-    return replace(sampling, max_tokens=most, stop=tuple(dict.fromkeys((*sampling.stop, *stop))))
-
-
-def check_replay(recorded: Turn, now: str) -> Turn:
-    """The recorded turn, which must be `now`'s again."""
-    if recorded.agent != now:
-        raise MarftError(
-            f"the workflow did not repeat itself: turn {recorded.index} was {recorded.agent}'s and is now {now}'s; "
-            "it must depend on game.turns and game.task alone"
-        )
-    return recorded
 
 
 def seed_of(*parts: object) -> int:

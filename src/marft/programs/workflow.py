@@ -81,4 +81,4 @@ async def conclude(game: Game, session: Session, value: object) -> None:
         return
     if not isinstance(reward, bool | int | float) or not math.isfinite(reward):
         raise EpisodeFailed(f"the program gave the reward {reward!r}, which is not a finite number", "workflow")
-    game.award(Reward(team=float(reward), correct=reward if isinstance(reward, bool) else None))
+    game.awarded = Reward(team=float(reward), correct=reward if isinstance(reward, bool) else None)
