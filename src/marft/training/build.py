@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +16,7 @@ from marft import import_paths
 from marft.algorithms.base import Algorithm
 from marft.algorithms.batch import Member
 from marft.config import AgentConfig, AlgorithmConfig, Config, EnvConfig, GaeConfig
+from marft.engines.absent import AbsentEngine
 from marft.engines.base import Adapters, Engine
 from marft.engines.checked import CheckedEngine
 from marft.engines.local import LocalEngine
@@ -28,10 +30,11 @@ from marft.game.play import Agent, TextEngine, seed_of
 from marft.game.tools import AgentTool, Tools
 from marft.game.workflows import find_workflow
 from marft.learners.local import LearnerSettings, LocalLearner
-from marft.models.loading import Loaded, load
+from marft.models.loading import Loaded, load, pick_device, pick_dtype
 from marft.models.lora import AdapterSpec
 from marft.models.peft_format import CONFIG, read_scaling
 from marft.models.recompute import recompute_layers
+from marft.models.sharding import place_around_layers
 from marft.models.team import TeamModel
 from marft.rollouts.runner import EpisodeRunner
 from marft.runs.directory import RunDirectory
@@ -199,16 +202,25 @@ def make_base(
     config: Config, model: str, saved: Path | None, lockstep: Lockstep, specs: AdapterSizes | None = None
 ) -> Base:
     """Load a base model, with the adapters and critics of every agent that uses it, and open its engine."""
-    loaded = load(model, rank_device(config, 0), config.dtype)
+    loaded = load_base(config, model)
     team = make_team(config, model, loaded, saved, specs)
     if line := describe_limits(config, model, team.longest):
         warn(line)
     return Base(team=team, engine=make_engine(config, team, lockstep), fingerprint=loaded.fingerprint)
 
 
+def load_base(config: Config, model: str, rank: int = 0) -> Loaded:
+    """A base model on a rank's device; where its layers are to be sharded, in main memory until then."""
+    device = rank_device(config, rank)
+    if not config.learner.shard:
+        return load(model, device, config.dtype)
+    precision = pick_dtype(config.dtype, pick_device(device))
+    return load(model, "cpu", str(precision).removeprefix("torch."))
+
+
 def make_team(
-    config: Config, model: str, loaded: Loaded, saved: Path | None = None, specs: AdapterSizes | None = None
-) -> TeamModel:
+    config: Config, model: str, loaded: Loaded, saved: Path | None = None, specs: AdapterSizes | None = None, rank: int = 0
+) -> TeamModel:  # fmt: skip
     """A base model with the adapters and critics of every agent that uses it."""
     adapters: dict[str, AdapterSpec] = {}
     critics: dict[str, AdapterSpec] = {}
@@ -232,6 +244,8 @@ def make_team(
     )
     if config.train.recompute:
         recompute_layers(team)
+    if config.learner.shard:
+        place_around_layers(team, pick_device(rank_device(config, rank)))
     return team
 
 
@@ -253,6 +267,8 @@ def describe_limits(config: Config, model: str, longest: int) -> str | None:
 
 def make_engine(config: Config, team: TeamModel, lockstep: Lockstep) -> Engine:
     """The engine that the config names, generating with `team`."""
+    if config.only_learns:
+        return AbsentEngine(team.tokenizer)
     match config.engine.name:
         case "local":
             memory = config.engine.share / len(base_names(config))
@@ -373,7 +389,8 @@ def make_learner(config: Config, teams: Mapping[str, TeamModel], status: Status 
     from marft.learners.replicated import RankPlan, ReplicatedLearner
 
     told = {"config": config.model_dump(mode="json"), "adapters": adapter_sizes(teams.values())}
-    plan = RankPlan(ranks=ranks, module=RANK_PROCESS, arguments=told)
+    load_again = partial(load_base, config) if config.learner.shard else None
+    plan = RankPlan(ranks=ranks, module=RANK_PROCESS, arguments=told, load=load_again)
     return ReplicatedLearner(members, own, config.algorithm, settings, plan, status)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from marft.config import Config, load_config, merge, merge_settings, parse, recipes
+from marft.config import Config, LearnerConfig, load_config, merge, merge_settings, parse, recipes
 from marft.envs.base import Split
 from marft.files import is_folder
 from marft.models.peft_format import load_adapter
@@ -44,7 +44,7 @@ def load_trained_team(
     run = RunDirectory.open(path)
     config, saved = read_run_config(run, overrides), checkpoint_folder(run, at)
     run.manifest()  # before the model is loaded
-    parts = assemble(config, saved=saved, reads=evaluation_splits(config), status=status)
+    parts = assemble(without_ranks(config), saved=saved, reads=evaluation_splits(config), status=status)
     check_base(run, parts)
     load_adapters(saved, parts.teams)
     parts.publish(0)
@@ -53,9 +53,14 @@ def load_trained_team(
 
 def load_new_team(config: Config, status: Status | None = None) -> Assembly:
     """A team before training."""
-    parts = assemble(config, reads=evaluation_splits(config), status=status)
+    parts = assemble(without_ranks(config), reads=evaluation_splits(config), status=status)
     load_initial_adapters(config, parts)
     return parts
+
+
+def without_ranks(config: Config) -> Config:
+    """For a team that only plays: with a whole base, in this process."""
+    return config.model_copy(update={"learner": LearnerConfig()})
 
 
 def load_initial_adapters(config: Config, parts: Assembly) -> None:
