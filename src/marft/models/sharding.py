@@ -4,6 +4,7 @@ output head stay whole on each."""
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import torch
@@ -32,6 +33,7 @@ def shard_layers(team: TeamModel, mesh: DeviceMesh) -> None:
     """Keep this process's part of every layer, on the mesh's device, one layer after the other."""
     from torch.distributed.fsdp import fully_shard  # its libraries are loaded by those who need them
 
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")  # which nobody writes to
     for layer in sharded_decoder(team).layers:
         fully_shard(
             layer, mesh=mesh, reshard_after_forward=True
