@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache, partial
 
-from transformers import PreTrainedTokenizerBase
-
 from marft.engines.base import Adapters
 from marft.models.loading import render
+from marft.models.team import TeamModel
 from marft.types import Completion, Message, Request
 
 
@@ -17,8 +16,8 @@ class AbsentEngine:
 
     tokens = 0
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._render = lru_cache(maxsize=4096)(partial(render, tokenizer))
+    def __init__(self, team: TeamModel) -> None:
+        self._render = lru_cache(maxsize=4096)(partial(render, team.tokenizer))
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """The prompt by the model's chat template, as token ids."""

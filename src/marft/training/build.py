@@ -268,7 +268,7 @@ def describe_limits(config: Config, model: str, longest: int) -> str | None:
 def make_engine(config: Config, team: TeamModel, lockstep: Lockstep) -> Engine:
     """The engine that the config names, generating with `team`."""
     if config.only_learns:
-        return AbsentEngine(team.tokenizer)
+        return AbsentEngine(team)
     match config.engine.name:
         case "local":
             memory = config.engine.share / len(base_names(config))
