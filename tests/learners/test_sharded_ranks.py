@@ -3,6 +3,7 @@ to read than the other, or one has nothing."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed
 import torch.multiprocessing as mp
 from lessons import ACTION, GRPO, TOKEN
 from test_ranks import CASES, SEQUENTIAL, Case, Outcome, learner_of, outcome_of
@@ -32,6 +32,7 @@ SHARDED = {
     "one rank has nothing": Case(algorithm=TOKEN, critics="critic", tasks=("a",), changes={"epochs": 2, "minibatches": 1}),
     "recompute": Case(algorithm=GRPO, tasks=("a", "b", "c"), changes={"tokens": 128, **SHORT}),
 }  # fmt: skip
+WAIT_S = 400  # for all of them, on a machine with other work
 DEVICE = torch.device("cpu")
 
 
@@ -91,7 +92,14 @@ def run_rank(rank: int, names: Sequence[str], folder: str) -> None:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shards")
-    mp.spawn(run_rank, (list(SHARDED), str(folder)), nprocs=2)
+    ranks = mp.spawn(run_rank, (list(SHARDED), str(folder)), nprocs=2, join=False)
+    assert ranks is not None
+    deadline = time.monotonic() + WAIT_S
+    while not ranks.join(timeout=1):
+        if time.monotonic() > deadline:
+            for process in ranks.processes:
+                process.kill()
+            pytest.fail("the ranks wait for one another")
     return folder
 
 

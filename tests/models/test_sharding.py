@@ -136,7 +136,6 @@ def test_layers_stay_in_main_memory_until_they_are_sharded() -> None:
     assert {parameter.device.type for parameter in layers} == {"cpu"}
     others = [tensor for tensor in (*team.parameters(), team.masks, team.decoder.cos) if tensor not in layers]
     assert {tensor.device.type for tensor in others} == {"meta"}
-    assert all(stack.all_a.device.type == "meta" for stack in team.lora.stacks.values())
 
 
 def test_a_base_is_loaded_again_beneath_its_adapters() -> None:
