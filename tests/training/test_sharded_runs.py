@@ -15,11 +15,15 @@ from quick import config_of, models_in_memory, resume, seated, start
 from test_rank_process import weights
 
 from marft.commands.plan import plan
+from marft.engines.local import LocalEngine
+from marft.engines.scripted import ScriptedEngine
 from marft.learners.microbatches import Microbatch
 from marft.learners.replicated import ReplicatedLearner
+from marft.rollouts.event_loop import run_async
+from marft.rollouts.runner import Start
 from marft.runs.directory import RunDirectory
 from marft.training.loading import load_trained_team
-from marft.types import MarftError
+from marft.types import MarftError, Task
 
 SHARDED: dict[str, Any] = {
     "algorithm": "marft-token",
@@ -119,7 +123,19 @@ def test_a_sharded_runs_team_plays_in_one_process(sharded: Path) -> None:
         assert config.learner.shard
         [team] = parts.teams
         assert not any(hasattr(parameter, "to_local") for parameter in team.parameters())
-        assert parts.device == "cpu"
+        assert [type(engine) for engine in parts.engines] == [LocalEngine]
+
+
+def test_servers_play_for_a_process_with_a_part_of_the_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without workers; the process asks them as ever."""
+    servers = ScriptedEngine(lambda request: "red")
+    monkeypatch.setattr("marft.engines.vllm.engine.check_available", lambda engine: None)
+    monkeypatch.setattr("marft.engines.vllm.engine.make_vllm_engine", lambda *given: servers)
+    engine = {"name": "vllm", "url": "http://127.0.0.1:9"}
+    with seated(**{**SHARDED, "rollout": {"workers": 0}, "engine": engine}) as parts:
+        assert parts.engines == [servers]
+        [episode] = run_async(parts.runner.episodes([Start(task=Task(id="t", prompt="hm"), sample=0)], "seed"))
+        assert [turn.text for turn in episode.turns] == ["red", "red"]
 
 
 def test_a_plan_is_of_one_process() -> None:
