@@ -59,7 +59,7 @@ def idle_pass(team: TeamModel) -> None:
     )  # fmt: skip
     hidden = decoder.run_layers(stream, given)
     if hidden.requires_grad:
-        hidden.sum().backward()  # type: ignore[no-untyped-call]
+        hidden.sum().backward()
 
 
 def sharded_decoder(team: TeamModel) -> Decoder:
