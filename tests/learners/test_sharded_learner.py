@@ -18,7 +18,7 @@ from marft.algorithms.batch import Batch
 from marft.learners.base import RankLost
 from marft.learners.group import Alone
 from marft.learners.microbatches import Microbatch
-from marft.learners.ranks import Ranks, ShardedRanks
+from marft.learners.ranks import GLOO_HERE, Ranks, ShardedRanks
 from marft.learners.replicated import ReplicatedLearner
 from marft.training.build import Assembly
 from marft.types import MarftError
@@ -47,6 +47,7 @@ def batch(tmp_path_factory: pytest.TempPathFactory) -> Batch:
 
 def test_both_ranks_listen_on_the_loopback_interface_alone(learner: ReplicatedLearner) -> None:
     assert isinstance(learner.group, ShardedRanks)
+    assert torch.distributed.get_backend() == GLOO_HERE  # torch's own listens where the machine's name leads
     addresses = [address for pid in (os.getpid(), *pids_of(learner)) for address in listening(pid)]
     assert addresses
     assert set(addresses) == {"0100007F"}

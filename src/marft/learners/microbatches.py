@@ -76,8 +76,8 @@ def pack_microbatches(samples: Sequence[Sample], tokens: int) -> Iterator[Microb
 
 
 class Passes:
-    """The passes of one rank: over its own samples, and where others have more to read than it and its base is sharded,
-    as many again as they make."""
+    """The passes of one rank over its own samples; where the bases are sharded, with idle ones up to what the rank with the
+    most samples makes."""
 
     def __init__(self, teams: Sequence[TeamModel], group: Group, tokens: int) -> None:
         self.teams, self.group, self.tokens = teams, group, tokens

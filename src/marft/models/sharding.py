@@ -35,9 +35,8 @@ def shard_layers(team: TeamModel, mesh: DeviceMesh) -> None:
 
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")  # which nobody writes to
     for layer in sharded_decoder(team).layers:
-        fully_shard(
-            layer, mesh=mesh, reshard_after_forward=True
-        )  # each is a root of its own, which by default stays whole
+        # said, since each is a root of its own, which by default stays whole
+        fully_shard(layer, mesh=mesh, reshard_after_forward=True)
 
 
 def reload_base(team: TeamModel, loaded: Loaded) -> None:
