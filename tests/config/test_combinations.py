@@ -271,6 +271,15 @@ ROLLOUTS = [
     *(refusal(f"rollout.swap=token & {given}", "rollout.swap", "no newer weights come while a play is under way; give train.lag",
               "rollout.swap=token & train.lag=1 & rollout.workers=2", "rollout.swap=turn")
       for given in ("train.lag=0", "rollout.workers=2", "train.lag=2 & rollout.workers=0")),
+    refusal("learner.shard=true & rollout.workers=1", "learner.shard", "one rank has the whole base; give learner.ranks, or drop it",
+            "learner.shard=true & rollout.workers=1 & learner.ranks=2", "learner.shard=false"),
+    refusal("learner.shard=true & learner.ranks=2", "learner.shard",
+            "this process cannot play with a part of the base; give rollout.workers, or servers by engine.url",
+            "learner.shard=true & learner.ranks=2 & train.lag=1",
+            f"learner.shard=true & learner.ranks=2 & {VLLM} & engine.url=http://h"),
+    *(refusal(f"learner.shard=true & learner.ranks=2 & engine.name={name}", "learner.shard", "this process cannot play",
+              f"learner.shard=true & learner.ranks=2 & engine.name={name} & rollout.workers=1")
+      for name in ("vllm", "m:Mine")),
     refusal("rollout.replay=runs/a", "rollout.replay", "without swaps a run repeats itself; say rollout.swap=token or drop it",
             "rollout.replay=runs/a & rollout.swap=token & train.lag=1"),
 ]  # fmt: skip

@@ -355,6 +355,11 @@ def test_engines_are_counted_gpu_by_gpu(device: str, gpus: list[int], beside: li
     assert config.engines_beside() == alone
 
 
+def test_a_learner_in_shards_has_no_engine_beside_its_workers() -> None:
+    config = config_of(device="cuda", rollout={"workers": 2}, learner={"ranks": 2, "shard": True})
+    assert [config.engines_beside(number) for number in range(2)] == [2, 2]
+
+
 def test_on_ray_every_engine_has_a_gpu_of_its_own() -> None:
     config = config_of(device="cuda", rollout={"workers": 3}, cluster={"address": "auto"})
     assert [config.engines_beside(number) for number in (None, 0, 2)] == [1, 1, 1]

@@ -4,18 +4,24 @@ rank that is killed."""
 from __future__ import annotations
 
 import os
+import queue
 import shutil
 import signal
+import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from quick import config_of, resume, start
 from safetensors.torch import load_file
 
+from marft.learners.base import RankLost
 from marft.learners.replicated import ReplicatedLearner
+from marft.learners.wire import Order
 from marft.runs.directory import RunDirectory
+from marft.training import rank_process
 from marft.training.ranks import rank_device, require_ranks
 from marft.types import MarftError
 
@@ -102,6 +108,42 @@ def test_a_run_whose_ranks_die_again_and_again_ends(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(ReplicatedLearner, "_clip", kill)
     with pytest.raises(MarftError, match=r"has ended by signal 9, again; .* marft train --resume --run "):
         start(tmp_path / "run", **RANKS)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_told"),
+    [
+        (RankLost("rank 2 has lost another"), False),
+        (RuntimeError("[/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1"), False),
+        (RuntimeError("a bug of ours"), True),
+    ],
+)
+def test_a_rank_whose_neighbour_has_gone_leaves_it_to_rank_0_to_say_so(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, is_told: bool
+) -> None:
+    """Else its own failure, which may be heard of first, would pass for the cause: one that cannot be tried again."""
+
+    def fail(*given: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(rank_process, "build_learner", lambda arguments: None)
+    monkeypatch.setattr(rank_process, "carry_out", fail)
+    frames: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    for order in (Order(call="build", arguments={"rank": 2}), Order(call="join", arguments={})):
+        frames.put(*order.frames())
+    raised: list[Exception] = []
+
+    def serve() -> None:
+        try:
+            rank_process.serve(frames, Mock())
+        except RuntimeError as found:
+            raised.append(found)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    thread.join(timeout=1)
+    assert thread.is_alive() is not is_told
+    assert raised == [error] * is_told
 
 
 # --- where ranks can be -----------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +63,7 @@ def main() -> None:
 def serve(frames: queue.SimpleQueue[bytes], answers: Answers) -> None:
     """One order after the other."""
     from marft.learners.base import NotFinite
+    from marft.learners.ranks import is_loss_of_rank
     from marft.learners.wire import Order, checksum
 
     first = Order.read(frames.get)
@@ -71,8 +71,14 @@ def serve(frames: queue.SimpleQueue[bytes], answers: Answers) -> None:
     answers.put({"rank": rank})
     while True:
         order = Order.read(frames.get)
-        with suppress(NotFinite):  # rank 0 finds it too
+        try:
             carry_out(learner, rank, order)
+        except NotFinite:
+            pass  # rank 0 finds it too
+        except Exception as error:
+            if not is_loss_of_rank(error):
+                raise
+            threading.Event().wait()  # rank 0 hears of the one that has gone, and ends us
         answers.put({"rank": rank, "checksum": checksum(learner.adapters())})
 
 
@@ -81,17 +87,16 @@ def build_learner(arguments: Mapping[str, Any]) -> LocalLearner:
     import torch
 
     from marft.config import merge_settings, parse
-    from marft.models.loading import load
-    from marft.training.build import make_learner, make_team, model_of
-    from marft.training.ranks import rank_device
+    from marft.training.build import load_base, make_learner, make_team, model_of
 
     torch.set_num_threads(arguments["threads"])
     config = parse(arguments["config"])
-    alone = parse(merge_settings(arguments["config"], {"learner": {"ranks": 1}}))
-    sizes = arguments["adapters"]
-    device = rank_device(config, arguments["rank"])
+    alone = parse(merge_settings(arguments["config"], {"learner": {"ranks": 1, "shard": False}}))
+    sizes, rank = arguments["adapters"], arguments["rank"]
     models = dict.fromkeys(model_of(config, name) for name in config.team.trained)
-    teams = {model: make_team(config, model, load(model, device, config.dtype), specs=sizes) for model in models}
+    teams = {
+        model: make_team(config, model, load_base(config, model, rank), specs=sizes, rank=rank) for model in models
+    }
     return make_learner(alone, teams)
 
 
@@ -104,8 +109,9 @@ def carry_out(learner: LocalLearner, rank: int, order: Order) -> None:
 
     match order.call:
         case "join":
-            device = next(iter(learner.teams.values())).device
-            learner.group = join_ranks(Path(order.arguments["path"]), rank, order.arguments["ranks"], device)
+            device, given = learner.bases[0].device, order.arguments
+            learner.group = joined = join_ranks(Path(given["path"]), rank, given["ranks"], device, shard=given["shard"])
+            joined.divide(learner.bases)
         case "load":
             weights, moments = map(state_from_bytes, order.blocks)
             for name, own in weights.items():
