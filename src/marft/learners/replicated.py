@@ -7,11 +7,9 @@ others before the next batch; what an update makes of them every rank works out 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,8 +20,8 @@ from marft.algorithms.transport import state_to_bytes
 from marft.learners.base import NotFinite, RankLost, State, Update, UpdatePlan
 from marft.learners.group import Alone
 from marft.learners.local import LearnerSettings, LocalLearner
-from marft.learners.peers import START_S, Peers
-from marft.learners.ranks import LONGEST_WAIT, Ranks, join_ranks
+from marft.learners.peers import START_S, ChildRanks, Peers, RankLauncher
+from marft.learners.ranks import LONGEST_JOIN, LONGEST_WAIT, Ranks, host_store, join_ranks
 from marft.learners.wire import Order, checksum, score_order, update_order
 from marft.models.team import TeamModel
 from marft.terminal.status import Status
@@ -31,11 +29,17 @@ from marft.terminal.status import Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlan:
-    """How many ranks there are, and what the others are: a module to run, which is told `arguments` to build its learner."""
+    """The device of each rank, and what the others are: a module to run, which is told `arguments` to build its learner."""
 
-    ranks: int
+    devices: Sequence[str]
     module: str
     arguments: Mapping[str, Any]
+    threads: int | None = None  # of each; None: they share this machine's
+
+    @property
+    def ranks(self) -> int:
+        """How many there are."""
+        return len(self.devices)
 
 
 class ReplicatedLearner(LocalLearner):
@@ -51,7 +55,8 @@ class ReplicatedLearner(LocalLearner):
         status: Status | None = None,
     ) -> None:
         super().__init__(members, teams, algorithm, settings, status)
-        self.plan, self.threads = plan, threads_of_a_rank(plan.ranks)
+        self.plan, self.threads = plan, plan.threads or threads_of_a_rank(plan.ranks)
+        self.launcher: RankLauncher = ChildRanks(plan.module)
         self.peers: Peers | None = None
         self._known: list[int] | None = None  # the versions of all weights, as the others have them too
 
@@ -66,10 +71,11 @@ class ReplicatedLearner(LocalLearner):
             return
         self.status.begin(f"starting the learner's {self.plan.ranks} ranks")
         others = range(1, self.plan.ranks)
-        self.peers = Peers(self.plan.module, others, self._abandon)
+        self.peers = Peers(self.launcher, others, self._abandon)
         try:
             for number, rank in enumerate(others):
-                own = {**self.plan.arguments, "rank": rank, "threads": self.threads}
+                given = {"rank": rank, "device": self.plan.devices[rank], "threads": self.threads}
+                own = {**self.plan.arguments, **given}
                 self.peers.send(Order(call="build", arguments=own).frames(), number)
             self.peers.answers(START_S)
             self._join(self.peers)
@@ -78,12 +84,14 @@ class ReplicatedLearner(LocalLearner):
             raise
 
     def _join(self, peers: Peers) -> None:
-        """The ranks find one another by a file that nobody else can read, which is not needed afterwards."""
-        with tempfile.TemporaryDirectory(prefix="marft-ranks-") as folder:
-            path = Path(folder) / "store"
-            peers.send(Order(call="join", arguments={"path": str(path), "ranks": self.plan.ranks}).frames())
-            self.group = join_ranks(path, 0, self.plan.ranks, self.device)
-            peers.answers(START_S)
+        """The ranks find one another by a store of this process."""
+        size, host = self.plan.ranks, self.launcher.host
+        store, port = host_store(host)
+        for number, own in enumerate(peers.hosts):
+            found = {"ranks": size, "host": own, "store": (host, port)}
+            peers.send(Order(call="join", arguments=found).frames(), number)
+        self.group = peers.unless_lost(lambda: join_ranks(store, 0, size, self.device, host))
+        peers.answers(LONGEST_JOIN.total_seconds())
         peers.watch()
 
     def close(self) -> None:

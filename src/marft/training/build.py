@@ -38,6 +38,7 @@ from marft.runs.directory import RunDirectory
 from marft.runs.export import checkpoint_folder
 from marft.terminal import warn
 from marft.terminal.status import Status
+from marft.training.packages import package_versions
 from marft.training.ranks import rank_device
 from marft.types import MarftError, Sampling
 
@@ -372,8 +373,13 @@ def make_learner(config: Config, teams: Mapping[str, TeamModel], status: Status 
         return LocalLearner(members, own, config.algorithm, settings, status)
     from marft.learners.replicated import RankPlan, ReplicatedLearner
 
-    told = {"config": config.model_dump(mode="json"), "adapters": adapter_sizes(teams.values())}
-    plan = RankPlan(ranks=ranks, module=RANK_PROCESS, arguments=told)
+    told = {
+        "config": config.model_dump(mode="json"),
+        "adapters": adapter_sizes(teams.values()),
+        "versions": package_versions(),
+    }
+    devices = [rank_device(config, rank) for rank in range(ranks)]
+    plan = RankPlan(devices=devices, module=RANK_PROCESS, arguments=told, threads=config.rollout.threads)
     return ReplicatedLearner(members, own, config.algorithm, settings, plan, status)
 
 
