@@ -130,7 +130,7 @@ class Silence:
 
     def end(self) -> None:
         """It has just been heard."""
-        self.since = time.monotonic()
+        self.since, self._suspected = time.monotonic(), False
 
     def exceeds(self, seconds: float) -> bool:
         """Whether it was too long at two looks: after this process was stopped itself, what came meanwhile may not have been

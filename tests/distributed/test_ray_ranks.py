@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from quick import start, trainer_of
+from quick import config_of, start, trainer_of
 from ray_nodes import digest, end_node, is_loopback, listening, node_of
 from toys import rows
 
 from marft.commands.train import start_run
 from marft.config import load_config
+from marft.distributed import ray_cluster
 from marft.distributed.fleet import open_players
 from marft.distributed.ray_cluster import RayCluster
+from marft.distributed.ray_connection import ClusterError
 from marft.distributed.remote_worker import RemoteWorker
 from marft.learners import peers as peers_module
 from marft.learners.base import RankFailed
@@ -154,13 +155,28 @@ def test_a_rank_that_cannot_begin_says_why(cluster: Any, tmp_path: Path, monkeyp
             assert bool(trace) == bool(found.value.trace)
 
 
+def test_a_rank_without_a_place_ends_the_run_whoever_plays(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_cluster, "PLACE_S", 1.0)
+    given = {"rollout": {"workers": 1}, "learner": {"ranks": 2}, "cluster": {"address": cluster.address}}
+    places = RayCluster(config_of(**given), "cpu", 1)
+    places.open()
+    try:
+        monkeypatch.setattr(places, "_node_of", lambda number: None)
+        monkeypatch.setattr(places, "_any_player", lambda: True)
+        with pytest.raises(ClusterError, match=r"no place .*2 × 1 CPU are asked for; .* lower .*learner\.ranks"):
+            places.launch_rank(1, lambda message: None)
+    finally:
+        places.close()
+
+
 def test_the_default_team_learns_while_players_ranks_and_nodes_end(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A player is killed in iteration 2, a rank in 3; in 4 the rank's node ends, and is there again some seconds later."""
+    """A player is killed in iteration 2, a rank in 3; in 4 the rank's node ends, and is there again when new ranks
+    are started."""
     started: set[str] = set()
     back: list[Any] = []
-    plays, starts = RemoteWorker.play, RayCluster._start
+    plays, starts, launches = RemoteWorker.play, RayCluster._start, RayCluster.launch_rank
 
     def play(self: RemoteWorker, assignment: Any, *rest: Any) -> Any:
         if assignment.key.iteration == 1 and not assignment.key.held_out and not killed:
@@ -173,14 +189,17 @@ def test_the_default_team_learns_while_players_ranks_and_nodes_end(
         started.add(node_of(channel))
         return channel
 
-    def end_for_a_while(channel: Any) -> None:
-        end_node(cluster, channel)
-        threading.Timer(5.0, lambda: back.append(cluster.add_node(num_cpus=2))).start()
+    def launch_rank(self: RayCluster, *given: Any) -> Any:
+        """The only thread that may start a node is this one."""
+        if len(cluster.worker_nodes) < 2:
+            back.append(cluster.add_node(num_cpus=2))
+        return launches(self, *given)
 
     killed: list[int] = []
     monkeypatch.setattr(RemoteWorker, "play", play)
     monkeypatch.setattr(RayCluster, "_start", start_actor)
-    noticed = harm_rank(monkeypatch, {3: kill, 5: end_for_a_while})
+    monkeypatch.setattr(RayCluster, "launch_rank", launch_rank)
+    noticed = harm_rank(monkeypatch, {3: kill, 5: lambda channel: end_node(cluster, channel)})
     given = "rollout.workers=2 rollout.threads=1 learner.ranks=2 checkpoint.every=1 track.tensorboard=false"
     config = load_config("duo", [*given.split(), f"cluster.address={cluster.address}"])
     summary = start_run(config, tmp_path / "run")

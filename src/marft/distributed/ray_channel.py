@@ -92,4 +92,5 @@ def describe_end(error: RayError | OSError) -> str:
         raise MarftError(
             "a node of the cluster cannot import marft; install the same marft[ray] on every node", trace=str(error)
         )
-    return f"ended by itself ({type(error).__name__}: {text[-200:]})"
+    known = text.partition(" Some common causes include")[0]  # what follows is long, and about memory
+    return f"ended by itself ({type(error).__name__}: {known[-200:]})"

@@ -44,7 +44,6 @@ class RayCluster:
         self._local: LocalRay | None = None
         self._group: Any = None
         self._channels: dict[int, RayChannel] = {}  # the last of each bundle
-        self._lived = time.monotonic()  # when any player did, last
 
     @property
     def bundles(self) -> list[dict[str, float]]:
@@ -158,8 +157,8 @@ class RayCluster:
             if self._node_of(number) in nodes:
                 return
             if number >= self._other_ranks and self._any_player():
-                self._lived = time.monotonic()
-            if time.monotonic() - max(began, self._lived) > PLACE_S:
+                began = time.monotonic()
+            if time.monotonic() - began > PLACE_S:
                 raise ClusterError(self._describe_lack())
             time.sleep(LOOK_S)
         raise Unreachable("is not wanted any more")
