@@ -142,6 +142,7 @@ class RayCluster:
             end_actor(actor)
             raise
         if before := self._channels.pop(number, None):
+            before.end()
             before.join()
         self._channels[number] = RayChannel(actor, pid, host, hear, patience, is_wanted)
         return self._channels[number]
