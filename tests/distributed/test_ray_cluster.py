@@ -182,9 +182,8 @@ def test_a_wrong_token_is_refused_in_one_line(cluster: Any, monkeypatch: pytest.
 
 
 def test_a_node_without_our_code_is_one_line(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = (
-        "class WorkActor:\n    def __init__(self, *rest): ...\n    def tell(self, said): ...\n    listen = pid = tell\n"
-    )
+    methods = "def __init__(self, *rest): ...", "def tell(self, said): ...", "def pid(self): ...", "listen = tell"
+    source = "class WorkActor:\n" + "".join(f"    {method}\n" for method in methods)
     (tmp_path / "only_here.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
     import only_here  # type: ignore[import-not-found]

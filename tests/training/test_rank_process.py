@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from quick import config_of, resume, start
+from quick import config_of, resume, seated, start
 from safetensors.torch import load_file
 
 from marft.learners.replicated import ReplicatedLearner
@@ -126,8 +126,17 @@ def test_ranks_have_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_of(device="cuda:1", learner={"ranks": 3})
     require_ranks(config)
     assert [rank_device(config, rank) for rank in range(3)] == ["cuda:1", "cuda:2", "cuda:3"]
+    on_ray = config_of(device="cuda:3", learner={"ranks": 3}, cluster={"address": "auto"})
+    require_ranks(on_ray)  # whose GPUs are elsewhere
+    assert [rank_device(on_ray, rank) for rank in range(3)] == ["cuda:3", "cuda", "cuda"]
     assert rank_device(config_of(device="cuda"), 0) == "cuda"  # alone: as the config says
     assert rank_device(config_of(learner={"ranks": 2}), 1) == "cpu"
+
+
+def test_ranks_have_the_threads_that_are_given() -> None:
+    with seated(learner={"ranks": 2}, rollout={"threads": 3}) as parts:
+        assert isinstance(parts.learner, ReplicatedLearner)
+        assert parts.learner.threads == 3
 
 
 def test_other_processes_must_find_the_algorithm() -> None:
