@@ -17,6 +17,8 @@ EVERYTHING = frozenset(
         "types",
         "version",
         "openmp",
+        "processes",
+        "channels",
         "import_paths",
         "files",
         "untrusted_values",
@@ -57,6 +59,8 @@ ROOMS: Mapping[str, Room] = {
     "types": Room(),
     "version": Room(),
     "openmp": Room(),
+    "processes": Room(),
+    "channels": Room(marft=frozenset({"openmp", "processes"})),
     "import_paths": Room(marft=frozenset({"types"})),
     "files": Room(marft=frozenset({"types"}), libraries=frozenset({"pydantic"})),  # what may be damaged, read safely
     "untrusted_values": Room(),  # of what users' code gave; every room that meets it may import it
@@ -73,7 +77,9 @@ ROOMS: Mapping[str, Room] = {
         libraries=frozenset({"pydantic"}),
     ),
     "envs": Room(
-        marft=frozenset({"types", "import_paths", "untrusted_values", "watchdog", "terminal", "config", "game"}),
+        marft=frozenset(
+            {"types", "processes", "import_paths", "untrusted_values", "watchdog", "terminal", "config", "game"}
+        ),
         lazily=True,
     ),
     "models": Room(
@@ -118,16 +124,16 @@ ROOMS: Mapping[str, Room] = {
         libraries=frozenset({"torch", "pydantic"}),
     ),
     "learners": Room(
-        marft=frozenset({"types", "terminal", "models", "algorithms"}),
+        marft=frozenset({"types", "channels", "terminal", "models", "algorithms"}),
         libraries=frozenset({"torch"}),
     ),
-    "learners.peers": Room(marft=frozenset({"envs"})),  # where processes of our own are
     "training": Room(
         # exceptions: the trainer writes into the run directory; safetensors is how tensors are saved without pickle
         marft=frozenset(
             {
                 "types",
-                "openmp",
+                "version",
+                "channels",
                 "import_paths",
                 "terminal",
                 "files",
@@ -149,15 +155,16 @@ ROOMS: Mapping[str, Room] = {
         marft=frozenset(
             {
                 "types",
-                "version",
                 "openmp",
+                "processes",
+                "channels",
                 "terminal",
                 "config",
-                "envs",
                 "engines",
                 "algorithms",
                 "rollouts",
                 "runs",
+                "learners",
                 "training",
                 "evaluation",
             }
@@ -165,8 +172,8 @@ ROOMS: Mapping[str, Room] = {
         libraries=frozenset({"torch", "pydantic"}),
         lazily=True,
     ),
-    "distributed.ray_worker": Room(  # loaded by those who have Ray
-        marft=frozenset({"types", "distributed"}), libraries=frozenset({"ray"})
+    "distributed.ray_channel": Room(  # loaded by those who have Ray
+        marft=frozenset({"types", "channels"}), libraries=frozenset({"ray"})
     ),
     "evaluation": Room(
         marft=frozenset(

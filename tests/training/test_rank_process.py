@@ -14,7 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from quick import config_of, resume, start
+from quick import config_of, resume, seated, start
 from safetensors.torch import load_file
 
 from marft.learners.base import RankLost
@@ -72,16 +72,18 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(
         assert_close(weights(run), weights(whole))
 
 
+@pytest.mark.parametrize("step", [5, 6])
 def test_a_run_whose_rank_is_killed_ends_as_if_it_had_not_been(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    """It goes back to the newest checkpoint, and from there on takes the same steps, byte for byte."""
+    """In the first or second step of the third iteration. It goes back to the newest checkpoint, and from there on takes the
+    same steps, byte for byte: also with gradients of a sum that never came."""
     real, calls = ReplicatedLearner._clip, 0
 
     def kill(learner: ReplicatedLearner, names: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == 6:  # in the third iteration
+        if calls == step:
             assert learner.peers is not None
             os.kill(learner.peers.pids[0], signal.SIGKILL)
         return real(learner, names)
@@ -166,8 +168,17 @@ def test_ranks_have_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_of(device="cuda:1", learner={"ranks": 3})
     require_ranks(config)
     assert [rank_device(config, rank) for rank in range(3)] == ["cuda:1", "cuda:2", "cuda:3"]
+    on_ray = config_of(device="cuda:3", learner={"ranks": 3}, cluster={"address": "auto"})
+    require_ranks(on_ray)  # whose GPUs are elsewhere
+    assert [rank_device(on_ray, rank) for rank in range(3)] == ["cuda:3", "cuda", "cuda"]
     assert rank_device(config_of(device="cuda"), 0) == "cuda"  # alone: as the config says
     assert rank_device(config_of(learner={"ranks": 2}), 1) == "cpu"
+
+
+def test_ranks_have_the_threads_that_are_given() -> None:
+    with seated(learner={"ranks": 2}, rollout={"threads": 3}) as parts:
+        assert isinstance(parts.learner, ReplicatedLearner)
+        assert parts.learner.threads == 3
 
 
 def test_other_processes_must_find_the_algorithm() -> None:

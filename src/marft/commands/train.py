@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -117,7 +117,7 @@ def run_training(
     config: Config, parts: Assembly, run: RunDirectory, display: Display, *, resume: bool = False, at: int | None = None
 ) -> dict[str, Any]:
     """Train from the beginning or from a checkpoint, until the run is finished or interrupted; the summary."""
-    with Interruption() as interruption, closing(open_players(config, parts)) as players:
+    with Interruption() as interruption, open_players(config, parts) as players:
         watching = Terminal(display, run.path)
         evaluator = HeldOut(config, parts, resume_remedy(run.path), players if config.workers else None)
         trainer = Trainer(config, parts, run, evaluator, watching, players=players, interruption=interruption)

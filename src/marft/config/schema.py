@@ -117,7 +117,7 @@ def check_address(address: str) -> str:
 
 
 class ClusterConfig(Section):
-    """Where workers run: as processes of this machine, or as actors of a Ray cluster."""
+    """Where workers and the learner's other ranks run: as processes of this machine, or as actors of a Ray cluster."""
 
     address: Annotated[Text, AfterValidator(check_address)] | None = None  # None: processes, without Ray
 
@@ -363,10 +363,18 @@ class Config(Section):
         rollout = self.rollout
         if rollout.gpus and not self.workers:
             raise ValueError("rollout.gpus: they are the workers', and this process plays; give rollout.workers")
-        if self.cluster.address is not None and not self.workers:
-            raise ValueError("cluster.address: workers run there, and this process plays; give rollout.workers")
-        if self.cluster.address is not None and rollout.gpus:
+        if (address := self.cluster.address) is not None and not self.workers and self.learner.ranks == 1:
+            raise ValueError(
+                "cluster.address: workers and ranks of the learner run there, and there are none; give rollout.workers or "
+                "learner.ranks"
+            )
+        if address is not None and rollout.gpus:
             raise ValueError("rollout.gpus: Ray gives each worker a GPU of its own; drop it, or cluster.address")
+        if address is not None and address.startswith("ray://") and self.learner.ranks > 1:
+            raise ValueError(
+                "learner.ranks: ranks find one another by their addresses in the cluster, and who comes by ray:// has none; "
+                "start on a node, with cluster.address=auto"
+            )
         if self.workers and self.engine.name == "vllm" and self.engine.url is not None:
             raise ValueError("rollout.workers: a server is one engine for all; drop engine.url or the workers")
         if rollout.swap == "token" and self.engine.name != "local":

@@ -228,6 +228,7 @@ class LocalLearner:
         region.begin(batch.mean_lengths)
         for name, optimizer in self.optimizers.items():
             optimizer.param_groups[0]["lr"] = self.settings.lr[name] * plan.rates[name]
+            optimizer.zero_grad(set_to_none=True)  # what an update left that was cut short
         self.status.expect(len(plan.steps) * self.settings.epochs * self.settings.minibatches)
         for number, step in enumerate(plan.steps):
             learning = set(step) | (self.critics if number == 0 else set())

@@ -8,11 +8,9 @@ others before the next batch; what an update makes of them every rank works out 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,8 +21,16 @@ from marft.algorithms.transport import state_to_bytes
 from marft.learners.base import NotFinite, State, Update, UpdatePlan
 from marft.learners.group import Alone
 from marft.learners.local import LearnerSettings, LocalLearner
-from marft.learners.peers import START_S, Peers
-from marft.learners.ranks import LONGEST_WAIT, Ranks, ShardedRanks, is_loss_of_rank, join_ranks
+from marft.learners.peers import START_S, ChildRanks, Peers, RankLauncher
+from marft.learners.ranks import (
+    LONGEST_JOIN,
+    LONGEST_WAIT,
+    Ranks,
+    ShardedRanks,
+    host_store,
+    is_loss_of_rank,
+    join_ranks,
+)
 from marft.learners.wire import Order, checksum, score_order, update_order
 from marft.models.loading import Loaded
 from marft.models.sharding import reload_base
@@ -34,13 +40,19 @@ from marft.terminal.status import Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlan:
-    """How many ranks there are, and what the others are: a module to run, which is told `arguments` to build its learner.
+    """The device of each rank, and what the others are: a module to run, which is told `arguments` to build its learner.
     With `load`, which gives a base by its name, each keeps only a part of every layer."""
 
-    ranks: int
+    devices: Sequence[str]
     module: str
     arguments: Mapping[str, Any]
+    threads: int | None = None  # of each; None: they share this machine's
     load: Callable[[str], Loaded] | None = None
+
+    @property
+    def ranks(self) -> int:
+        """How many there are."""
+        return len(self.devices)
 
 
 class ReplicatedLearner(LocalLearner):
@@ -56,7 +68,8 @@ class ReplicatedLearner(LocalLearner):
         status: Status | None = None,
     ) -> None:
         super().__init__(members, teams, algorithm, settings, status)
-        self.plan, self.threads = plan, threads_of_a_rank(plan.ranks)
+        self.plan, self.threads = plan, plan.threads or threads_of_a_rank(plan.ranks)
+        self.launcher: RankLauncher = ChildRanks(plan.module)
         self.peers: Peers | None = None
         self._known: list[int] | None = None  # the versions of all weights, as the others have them too
         self._divided = False  # whether the bases' layers lie in shards
@@ -73,10 +86,11 @@ class ReplicatedLearner(LocalLearner):
         self.status.begin(f"starting the learner's {self.plan.ranks} ranks")
         self._restore_bases()
         others = range(1, self.plan.ranks)
-        self.peers = Peers(self.plan.module, others, self._abandon)
+        self.peers = Peers(self.launcher, others, self._abandon)
         try:
             for number, rank in enumerate(others):
-                own = {**self.plan.arguments, "rank": rank, "threads": self.threads}
+                given = {"rank": rank, "device": self.plan.devices[rank], "threads": self.threads}
+                own = {**self.plan.arguments, **given}
                 self.peers.send(Order(call="build", arguments=own).frames(), number)
             self.peers.answers(START_S)
             self._join(self.peers)
@@ -85,14 +99,16 @@ class ReplicatedLearner(LocalLearner):
             raise
 
     def _join(self, peers: Peers) -> None:
-        """The ranks find one another by a file that nobody else can read, which is not needed afterwards."""
-        with tempfile.TemporaryDirectory(prefix="marft-ranks-") as folder:
-            path, ranks, shard = Path(folder) / "store", self.plan.ranks, self.plan.load is not None
-            peers.send(Order(call="join", arguments={"path": str(path), "ranks": ranks, "shard": shard}).frames())
-            self.group = joined = join_ranks(path, 0, ranks, self.device, shard=shard)
-            self._divided = shard
-            joined.divide(self.bases)
-            peers.answers(START_S)
+        """The ranks find one another by a store of this process."""
+        size, host, shard = self.plan.ranks, self.launcher.host, self.plan.load is not None
+        store, port = host_store(host)
+        for number, own in enumerate(peers.hosts):
+            found = {"ranks": size, "host": own, "store": (host, port), "shard": shard}
+            peers.send(Order(call="join", arguments=found).frames(), number)
+        self.group = joined = peers.unless_lost(lambda: join_ranks(store, 0, size, self.device, host, shard=shard))
+        self._divided = shard
+        joined.divide(self.bases)
+        peers.answers(LONGEST_JOIN.total_seconds())
         peers.watch()
 
     def _restore_bases(self) -> None:

@@ -34,6 +34,7 @@ from marft.runs.export import checkpoint_folder
 from marft.terminal import warn
 from marft.terminal.status import Status
 from marft.training.agents import make_agent, make_agent_engine, make_engine
+from marft.training.packages import package_versions
 from marft.training.ranks import rank_device
 
 CRITIC = "critic"
@@ -202,9 +203,10 @@ def make_base(
     return Base(team=team, engine=engine, fingerprint=loaded.fingerprint)
 
 
-def load_base(config: Config, model: str, rank: int = 0) -> Loaded:
-    """A base model on a rank's device; where its layers are to be sharded, in main memory until then."""
-    device = rank_device(config, rank)
+def load_base(config: Config, model: str, device: str | None = None) -> Loaded:
+    """A base model on a rank's device, unless given that of rank 0; where its layers are to be sharded, in main memory until
+    then."""
+    device = device or rank_device(config, 0)
     if not config.learner.shard:
         return load(model, device, config.dtype)
     precision = pick_dtype(config.dtype, pick_device(device))
@@ -212,7 +214,8 @@ def load_base(config: Config, model: str, rank: int = 0) -> Loaded:
 
 
 def make_team(
-    config: Config, model: str, loaded: Loaded, saved: Path | None = None, specs: AdapterSizes | None = None, rank: int = 0
+    config: Config, model: str, loaded: Loaded, saved: Path | None = None, specs: AdapterSizes | None = None,
+    device: str | None = None,
 ) -> TeamModel:  # fmt: skip
     """A base model with the adapters and critics of every agent that uses it."""
     adapters: dict[str, AdapterSpec] = {}
@@ -238,7 +241,7 @@ def make_team(
     if config.train.recompute:
         recompute_layers(team)
     if config.learner.shard:
-        place_around_layers(team, pick_device(rank_device(config, rank)))
+        place_around_layers(team, pick_device(device or rank_device(config, 0)))
     return team
 
 
@@ -309,9 +312,16 @@ def make_learner(config: Config, teams: Mapping[str, TeamModel], status: Status 
         return LocalLearner(members, own, config.algorithm, settings, status)
     from marft.learners.replicated import RankPlan, ReplicatedLearner
 
-    told = {"config": config.model_dump(mode="json"), "adapters": adapter_sizes(teams.values())}
-    load_again = partial(load_base, config) if config.learner.shard else None
-    plan = RankPlan(ranks=ranks, module=RANK_PROCESS, arguments=told, load=load_again)
+    told = {
+        "config": config.model_dump(mode="json"),
+        "adapters": adapter_sizes(teams.values()),
+        "versions": package_versions(),
+    }
+    devices = [rank_device(config, rank) for rank in range(ranks)]
+    plan = RankPlan(
+        devices=devices, module=RANK_PROCESS, arguments=told, threads=config.rollout.threads,
+        load=partial(load_base, config) if config.learner.shard else None,
+    )  # fmt: skip
     return ReplicatedLearner(members, own, config.algorithm, settings, plan, status)
 
 
