@@ -184,11 +184,11 @@ def test_a_rank_that_is_lost_while_ranks_join(
     monkeypatch.setattr(ranks_module, "LONGEST_JOIN", timedelta(seconds=60 if number == signal.SIGKILL else 2))
     began = 0.0
 
-    def join(*given: Any) -> Any:
+    def join(*given: Any, **named: Any) -> Any:
         nonlocal began
         began, pid = time.monotonic(), pids_of(learner)[0]
         threading.Timer(1 if number == signal.SIGKILL else 4, os.kill, (pid, number)).start()
-        return join_ranks(*given)
+        return join_ranks(*given, **named)
 
     def stopped_before(host: str) -> Any:
         os.kill(pids_of(learner)[0], signal.SIGSTOP)

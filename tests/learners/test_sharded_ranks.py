@@ -15,8 +15,9 @@ import torch.multiprocessing as mp
 from lessons import ACTION, GRPO, TOKEN
 from test_ranks import CASES, SEQUENTIAL, Case, Outcome, learner_of, outcome_of
 
+from marft.channels import LOOPBACK
 from marft.learners import microbatches
-from marft.learners.ranks import ShardedRanks, join_ranks
+from marft.learners.ranks import ShardedRanks, dist, join_ranks
 from marft.models.recompute import recompute_layers
 from marft.models.team import TeamModel
 
@@ -52,7 +53,8 @@ def made(name: str, path: Path, rank: int, *, shard: bool) -> Found:
     if name == "recompute":
         recompute_layers(team)
     whole = layer_bytes(team)
-    learner.group = group = join_ranks(path, rank, 2, DEVICE, shard=shard)
+    store = dist.FileStore(str(path), 2)
+    learner.group = group = join_ranks(store, rank, 2, DEVICE, LOOPBACK, shard=shard)
     group.divide(learner.bases)
     idle = count_idle_passes()
     outcome = outcome_of(case, learner, members)

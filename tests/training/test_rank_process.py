@@ -137,7 +137,7 @@ def test_a_rank_whose_neighbour_has_gone_leaves_it_to_rank_0_to_say_so(
 
     def serve() -> None:
         try:
-            rank_process.serve(frames, Mock())
+            rank_process.serve(Mock(), frames)
         except RuntimeError as found:
             raised.append(found)
 
