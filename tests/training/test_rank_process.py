@@ -157,6 +157,7 @@ def test_a_rank_whose_neighbour_has_gone_leaves_it_to_rank_0_to_say_so(
     ],
 )  # fmt: skip
 def test_every_rank_needs_a_gpu(monkeypatch: pytest.MonkeyPatch, device: str, ranks: int, line: str) -> None:
+    config_of()  # its model is made before there seem to be GPUs
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(MarftError) as found:
         require_ranks(config_of(device=device, learner={"ranks": ranks}))
@@ -164,6 +165,7 @@ def test_every_rank_needs_a_gpu(monkeypatch: pytest.MonkeyPatch, device: str, ra
 
 
 def test_ranks_have_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    config_of()  # its model is made before there seem to be GPUs
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     config = config_of(device="cuda:1", learner={"ranks": 3})
     require_ranks(config)
