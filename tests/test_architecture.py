@@ -17,6 +17,8 @@ EVERYTHING = frozenset(
         "types",
         "version",
         "openmp",
+        "processes",
+        "channels",
         "import_paths",
         "files",
         "untrusted_values",
@@ -58,6 +60,8 @@ ROOMS: Mapping[str, Room] = {
     "types": Room(),
     "version": Room(),
     "openmp": Room(),
+    "processes": Room(),
+    "channels": Room(marft=frozenset({"openmp", "processes"})),
     "import_paths": Room(marft=frozenset({"types"})),
     "files": Room(marft=frozenset({"types"}), libraries=frozenset({"pydantic"})),  # what may be damaged, read safely
     "untrusted_values": Room(),  # of what users' code gave; every room that meets it may import it
@@ -74,7 +78,9 @@ ROOMS: Mapping[str, Room] = {
         libraries=frozenset({"pydantic"}),
     ),
     "envs": Room(
-        marft=frozenset({"types", "import_paths", "untrusted_values", "watchdog", "terminal", "config", "game"}),
+        marft=frozenset(
+            {"types", "processes", "import_paths", "untrusted_values", "watchdog", "terminal", "config", "game"}
+        ),
         lazily=True,
     ),
     "models": Room(
@@ -115,9 +121,7 @@ ROOMS: Mapping[str, Room] = {
         for name in ("losses", "advantages", "sequential", "trust_region", "grouped", "decoupled", "kl_penalty")
     },
     "programs": Room(
-        marft=frozenset(
-            {"types", "import_paths", "untrusted_values", "config", "game", "envs"}
-        ),  # processes are in envs
+        marft=frozenset({"types", "processes", "import_paths", "untrusted_values", "config", "game"}),
         libraries=frozenset({"aiohttp"}),
     ),
     "rollouts": Room(
@@ -125,16 +129,16 @@ ROOMS: Mapping[str, Room] = {
         libraries=frozenset({"torch", "pydantic"}),
     ),
     "learners": Room(
-        marft=frozenset({"types", "terminal", "models", "algorithms"}),
+        marft=frozenset({"types", "channels", "terminal", "models", "algorithms"}),
         libraries=frozenset({"torch"}),
     ),
-    "learners.peers": Room(marft=frozenset({"envs"})),  # where processes of our own are
     "training": Room(
         # exceptions: the trainer writes into the run directory; safetensors is how tensors are saved without pickle
         marft=frozenset(
             {
                 "types",
-                "openmp",
+                "version",
+                "channels",
                 "import_paths",
                 "terminal",
                 "files",
@@ -157,15 +161,16 @@ ROOMS: Mapping[str, Room] = {
         marft=frozenset(
             {
                 "types",
-                "version",
                 "openmp",
+                "processes",
+                "channels",
                 "terminal",
                 "config",
-                "envs",
                 "engines",
                 "algorithms",
                 "rollouts",
                 "runs",
+                "learners",
                 "training",
                 "evaluation",
             }
@@ -173,8 +178,8 @@ ROOMS: Mapping[str, Room] = {
         libraries=frozenset({"torch", "pydantic"}),
         lazily=True,
     ),
-    "distributed.ray_worker": Room(  # loaded by those who have Ray
-        marft=frozenset({"types", "distributed"}), libraries=frozenset({"ray"})
+    "distributed.ray_channel": Room(  # loaded by those who have Ray
+        marft=frozenset({"types", "channels"}), libraries=frozenset({"ray"})
     ),
     "evaluation": Room(
         marft=frozenset(

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from marft.envs.processes import descendants
+from marft.processes import descendants
 from marft.runs.lock import Lock
 from marft.types import MarftError
 

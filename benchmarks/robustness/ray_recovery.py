@@ -11,14 +11,15 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from marft.config import Config, load_config
 from marft.distributed.messages import Setup
-from marft.distributed.player import package_versions
-from marft.distributed.ray_cluster import RayLauncher
+from marft.distributed.ray_cluster import RayCluster
 from marft.distributed.ray_connection import ALONE, HEALTH
 from marft.distributed.remote_worker import RemoteWorker, WorkerLost
+from marft.training.packages import package_versions
 
 PATIENCE_S = 30.0
 
@@ -28,20 +29,19 @@ def config_at(address: str) -> Config:
     return load_config("duo", [f"{key}.{name}={value}" for key, own in given.items() for name, value in own.items()])
 
 
-def launch(launcher: RayLauncher, number: int) -> RemoteWorker:
+def launch(launcher: RayCluster, number: int) -> RemoteWorker:
     """A player that is ready. As long as nobody knows that a node has ended, players are sent there in vain."""
     config = launcher.config
     adapters = dict.fromkeys(config.team.agents, (config.lora.rank, config.lora.alpha))
     whole = config.model_dump(mode="json")
     setup = Setup(config=whole, adapters=adapters, device="cpu", threads=1, versions=package_versions())
     while True:
-        worker = launcher.launch(number, setup, lambda: True)
-        try:
+        with ExitStack() as stack, suppress(WorkerLost):
+            worker = launcher.launch(number, setup, lambda: True)
+            stack.callback(worker.close)
             worker.wait_until_ready()
-        except WorkerLost:
-            worker.close()
-            continue
-        return worker
+            stack.pop_all()
+            return worker
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -60,15 +60,15 @@ def wait_for_loss(worker: RemoteWorker) -> None:
         time.sleep(0.05)
 
 
-def replaced(launcher: RayLauncher, harm: Callable[[Any], None]) -> dict[str, float]:
+def replaced(launcher: RayCluster, harm: Callable[[Any], None]) -> dict[str, float]:
     """Seconds until the loss is noticed, and from there until another player is ready."""
     worker: Any = launch(launcher, 0)
-    harm(worker.actor)
+    harm(worker.channel)
     noticed = seconds(lambda: wait_for_loss(worker))
     return {"noticed": noticed, "ready": player_start(launcher)}
 
 
-def player_start(launcher: RayLauncher) -> float:
+def player_start(launcher: RayCluster) -> float:
     players: list[RemoteWorker] = []
     ready = seconds(lambda: players.append(launch(launcher, 0)))
     players[0].close()
@@ -84,21 +84,17 @@ def measure(trials: int) -> dict[str, Any]:
     for _ in range(2):
         cluster.add_node(num_cpus=2)
 
-    def ask(actor: Any, question: Callable[[Any], Any]) -> Any:
-        return ray.get(actor.__ray_call__.remote(question))
-
     def send(number: signal.Signals) -> Callable[[Any], None]:
-        return lambda actor: os.kill(ask(actor, lambda self: os.getpid()), number)
+        return lambda channel: os.kill(channel.pid, number)
 
-    def end_node(actor: Any) -> None:
-        pid = ask(actor, lambda self: os.getpid())
-        where = ask(actor, lambda self: ray.get_runtime_context().get_node_id())
+    def end_node(channel: Any) -> None:
+        where = ray.get(channel.actor.__ray_call__.remote(lambda self: ray.get_runtime_context().get_node_id()))
         [node] = [node for node in cluster.worker_nodes if node.node_id == where]
         cluster.add_node(num_cpus=2)
         cluster.remove_node(node, allow_graceful=False)
-        os.kill(pid, signal.SIGKILL)  # a machine that ends takes all its processes along
+        os.kill(channel.pid, signal.SIGKILL)  # a machine that ends takes all its processes along
 
-    launcher = RayLauncher(config_at(cluster.address), "cpu", 1)
+    launcher = RayCluster(config_at(cluster.address), "cpu", 1)
     launcher.open()
     try:
         found: dict[str, Any] = {"player": [player_start(launcher) for _ in range(trials)]}
@@ -112,7 +108,7 @@ def measure(trials: int) -> dict[str, Any]:
 
 
 def local_start() -> float:
-    launcher = RayLauncher(config_at("local"), "cpu", 1)
+    launcher = RayCluster(config_at("local"), "cpu", 1)
     try:
         return seconds(launcher.open)
     finally:

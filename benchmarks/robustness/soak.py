@@ -26,7 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))  # benchmarks is a package of the repository's root
 
 from benchmarks.robustness.kill_and_resume import is_worker
-from marft.envs.processes import descendants
+from marft.processes import descendants
 
 SETTINGS = [
     "algorithm=grpo", "device=cpu", "train.tasks=2", "train.samples=2", "train.minibatches=1", "train.lag=1",

@@ -261,8 +261,13 @@ VLLM = "engine.name=vllm"
 ROLLOUTS = [
     refusal("rollout.gpus=[1]", "rollout.gpus", "they are the workers', and this process plays; give rollout.workers",
             "rollout.gpus=[1] & rollout.workers=1", "rollout.gpus=[1] & train.lag=1"),
-    refusal("cluster.address=local", "cluster.address", "workers run there, and this process plays; give rollout.workers",
-            "cluster.address=local & rollout.workers=1", "cluster.address=local & train.lag=1"),
+    refusal("cluster.address=local", "cluster.address",
+            "workers and ranks of the learner run there, and there are none; give rollout.workers or learner.ranks",
+            "cluster.address=local & rollout.workers=1", "cluster.address=local & train.lag=1",
+            "cluster.address=local & learner.ranks=2"),
+    refusal("cluster.address=ray://head:10001 & learner.ranks=2", "learner.ranks",
+            "ranks find one another by their addresses in the cluster, and who comes by ray:// has none; start on a node",
+            "cluster.address=head:6379 & learner.ranks=2", "cluster.address=ray://head:10001 & rollout.workers=2"),
     refusal("cluster.address=auto & rollout.workers=1 & rollout.gpus=[1]", "rollout.gpus",
             "Ray gives each worker a GPU of its own; drop it, or cluster.address", "cluster.address=auto & rollout.workers=1"),
     *(refusal(f"cluster.address={wrong} & rollout.workers=1", "cluster.address", "is no cluster; give local, auto, HOST:PORT or ray",
@@ -277,6 +282,15 @@ ROLLOUTS = [
     *(refusal(f"rollout.swap=token & {given}", "rollout.swap", "no newer weights come while a play is under way; give train.lag",
               "rollout.swap=token & train.lag=1 & rollout.workers=2", "rollout.swap=turn")
       for given in ("train.lag=0", "rollout.workers=2", "train.lag=2 & rollout.workers=0")),
+    refusal("learner.shard=true & rollout.workers=1", "learner.shard", "one rank has the whole base; give learner.ranks, or drop it",
+            "learner.shard=true & rollout.workers=1 & learner.ranks=2", "learner.shard=false"),
+    refusal("learner.shard=true & learner.ranks=2", "learner.shard",
+            "this process cannot play with a part of the base; give rollout.workers, or servers by engine.url",
+            "learner.shard=true & learner.ranks=2 & train.lag=1",
+            f"learner.shard=true & learner.ranks=2 & {VLLM} & engine.url=http://h"),
+    *(refusal(f"learner.shard=true & learner.ranks=2 & engine.name={name}", "learner.shard", "this process cannot play",
+              f"learner.shard=true & learner.ranks=2 & engine.name={name} & rollout.workers=1")
+      for name in ("vllm", "m:Mine")),
     refusal("rollout.replay=runs/a", "rollout.replay", "without swaps a run repeats itself; say rollout.swap=token or drop it",
             "rollout.replay=runs/a & rollout.swap=token & train.lag=1"),
 ]  # fmt: skip

@@ -23,12 +23,13 @@ from marft.config import parse, to_yaml
 from marft.distributed import fleet, worker_process
 from marft.distributed.fleet import WorkersFailed
 from marft.distributed.messages import SETUPS, Setup, pack_setup
-from marft.distributed.player import package_versions, prepare
-from marft.distributed.worker_process import WorkerProcess
+from marft.distributed.player import prepare
+from marft.distributed.remote_worker import RemoteWorker
 from marft.engines.local import LocalEngine
-from marft.envs.processes import descendants
 from marft.models.team import TeamModel
+from marft.processes import descendants
 from marft.runs.directory import RunDirectory
+from marft.training.packages import package_versions
 from marft.types import MarftError
 
 TRAIN = {"iterations": 4, "tasks": 4}
@@ -63,23 +64,23 @@ def command_line(pid: int) -> bytes:
         return b""
 
 
-def harm_workers(monkeypatch: pytest.MonkeyPatch, harm: Callable[[WorkerProcess], None], times: int) -> list[int]:
+def harm_workers(monkeypatch: pytest.MonkeyPatch, harm: Callable[[RemoteWorker], None], times: int) -> list[int]:
     """The workers that play in every other iteration, until `times` were harmed, are harmed while they do; their pids."""
     harmed: list[int] = []
-    plays = WorkerProcess.play
+    plays = RemoteWorker.play
 
-    def play(self: WorkerProcess, assignment: Any, *rest: Any) -> Any:
+    def play(self: RemoteWorker, assignment: Any, *rest: Any) -> Any:
         if assignment.key.iteration % 2 == 0 and len(harmed) < times:
-            harmed.append(self.process.pid)
+            harmed.append(self.channel.pid)
             harm(self)
         return plays(self, assignment, *rest)
 
-    monkeypatch.setattr(WorkerProcess, "play", play)
+    monkeypatch.setattr(RemoteWorker, "play", play)
     return harmed
 
 
-def kill_soon(worker: WorkerProcess) -> None:
-    threading.Timer(0.02, worker.process.kill).start()
+def kill_soon(worker: RemoteWorker) -> None:
+    threading.Timer(0.02, os.kill, (worker.channel.pid, signal.SIGKILL)).start()
 
 
 @pytest.mark.usefixtures("no_process_left")
@@ -163,15 +164,15 @@ def test_versions_enter_where_a_log_says_whoever_plays_and_dies(
 @pytest.mark.usefixtures("no_process_left")
 def test_a_run_with_swaps_is_repeated_by_its_own_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its second iteration begins late, when a newer version is there."""
-    plays = WorkerProcess.play
+    plays = RemoteWorker.play
 
-    def play(self: WorkerProcess, assignment: Any, adapters: Any, tasks: Any, newer: Any) -> Any:
+    def play(self: RemoteWorker, assignment: Any, adapters: Any, tasks: Any, newer: Any) -> Any:
         while assignment.key.iteration == 1 and not newer(assignment.version):
             time.sleep(0.01)
         return plays(self, assignment, adapters, tasks, newer)
 
     with monkeypatch.context() as patch:
-        patch.setattr(WorkerProcess, "play", play)
+        patch.setattr(RemoteWorker, "play", play)
         first = start(tmp_path / "first", **swapping(workers=1))
     log = logged(first)
     assert all(log[2, shard][0][1] == 1 for shard in (0, 1))
@@ -184,8 +185,8 @@ def test_a_run_with_swaps_is_repeated_by_its_own_log(tmp_path: Path, monkeypatch
 
 
 def test_a_worker_that_is_stopped_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(worker: WorkerProcess) -> None:
-        os.kill(worker.process.pid, signal.SIGSTOP)
+    def stop(worker: RemoteWorker) -> None:
+        os.kill(worker.channel.pid, signal.SIGSTOP)
 
     harmed = harm_workers(monkeypatch, stop, times=1)
     run = with_workers(tmp_path / "run", 1, 1, train={"iterations": 1}, patience=4.0)
@@ -196,8 +197,7 @@ def test_a_worker_that_is_stopped_is_replaced(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.usefixtures("no_process_left")
 def test_workers_that_never_start_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    child = worker_process.ChildProcess
-    monkeypatch.setattr(worker_process, "ChildProcess", lambda module, **more: child("marft.no_such_module", **more))
+    monkeypatch.setattr(worker_process, "WORKER", "marft.no_such_module")
     began = time.monotonic()
     with pytest.raises(WorkersFailed, match=r"^3 workers were lost and nothing was played: the last ended"):
         with_workers(tmp_path / "run", 1, 1)
@@ -207,7 +207,7 @@ def test_workers_that_never_start_end_the_run(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.usefixtures("no_process_left")
 def test_workers_that_all_die_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "DEATHS", 2)
-    harm_workers(monkeypatch, lambda worker: worker.process.kill(), times=100)
+    harm_workers(monkeypatch, lambda worker: os.kill(worker.channel.pid, signal.SIGKILL), times=100)
     with pytest.raises(WorkersFailed, match="2 workers were lost and nothing was played"):
         with_workers(tmp_path / "run", 1, 1)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
@@ -274,11 +274,11 @@ def test_a_worker_that_dies_again_and_again_is_replaced_no_more_and_the_others_g
     launches: list[int] = []
 
     class Dying(worker_process.ProcessLauncher):
-        def launch(self, number: int, setup: Setup, is_wanted: Callable[[], bool]) -> WorkerProcess:
+        def launch(self, number: int, setup: Setup, is_wanted: Callable[[], bool]) -> RemoteWorker:
             launches.append(number)
             worker = super().launch(number, setup, is_wanted)
             if number == 1:
-                worker.process.kill()
+                os.kill(worker.channel.pid, signal.SIGKILL)
             return worker
 
     monkeypatch.setattr(fleet, "ProcessLauncher", Dying)
@@ -294,7 +294,7 @@ def test_a_worker_that_dies_again_and_again_is_replaced_no_more_and_the_others_g
 
 def test_workers_that_are_all_replaced_no_more_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "OWN_DEATHS", 2)
-    harm_workers(monkeypatch, lambda worker: worker.process.kill(), times=100)
+    harm_workers(monkeypatch, lambda worker: os.kill(worker.channel.pid, signal.SIGKILL), times=100)
     with pytest.raises(WorkersFailed, match="2 workers were lost and nothing was played"):
         with_workers(tmp_path / "run", 1, 1)
 
@@ -353,6 +353,11 @@ def test_engines_are_counted_gpu_by_gpu(device: str, gpus: list[int], beside: li
     config = config_of(device=device, rollout={"workers": len(beside), "gpus": gpus})
     assert [config.engines_beside(number) for number in range(config.workers)] == beside
     assert config.engines_beside() == alone
+
+
+def test_a_learner_in_shards_has_no_engine_beside_its_workers() -> None:
+    config = config_of(device="cuda", rollout={"workers": 2}, learner={"ranks": 2, "shard": True})
+    assert [config.engines_beside(number) for number in range(2)] == [2, 2]
 
 
 def test_on_ray_every_engine_has_a_gpu_of_its_own() -> None:

@@ -2,49 +2,36 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from quick import config_of, settings_of, start
+from ray_nodes import digest, end_node, is_loopback, listening, node_of
 from toys import rows
 
 from marft.config import parse, to_yaml
 from marft.distributed import ray_cluster, ray_connection
-from marft.distributed.ray_cluster import RayLauncher
-from marft.distributed.ray_connection import ALONE, HEALTH, ClusterError
-from marft.envs.processes import descendants
+from marft.distributed.ray_cluster import RayCluster
+from marft.distributed.ray_connection import ClusterError
+from marft.distributed.remote_worker import RemoteWorker
+from marft.processes import descendants
 from marft.types import MarftError
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed; pip install 'marft[ray]'")
 
 if find_spec("ray") is not None:
-    os.environ.update(ALONE, RAY_AUTH_TOKEN="0" * 64, RAY_USAGE_STATS_ENABLED="0", **HEALTH)
     import ray
-    from ray.cluster_utils import Cluster
-
-    from marft.distributed.ray_worker import RayWorker
 
 STEADY = {"decay": "constant"}
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """A head without room, and two nodes that each have room for both players; all on the loopback address."""
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    made.add_node(num_cpus=2)
-    made.add_node(num_cpus=2)
-    yield made
-    made.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -59,64 +46,40 @@ def played_by(path: Path, address: str | None, iterations: int = 4, **rollout: A
     return start(path, train=train, rollout=who, optimizer=STEADY, cluster={"address": address})
 
 
-def digest(run: Path) -> str:
-    """Of all weights, moments and earlier versions at the end of a run."""
-    files = sorted((run / "checkpoints" / "000004").rglob("*.safetensors"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
-
-
 def incidents(run: Path) -> list[str]:
     return [event["line"] for event in rows(run / "events.jsonl") if event["event"] == "player"]
 
 
-def harm_player(monkeypatch: pytest.MonkeyPatch, harm: Callable[[Any], None]) -> list[float]:
+def harm_player(monkeypatch: pytest.MonkeyPatch, harm: Callable[[Any], object]) -> list[float]:
     """The first player that plays in the second iteration is harmed while it does; when that was."""
     harmed: list[float] = []
-    plays = RayWorker.play
+    plays = RemoteWorker.play
 
-    def play(self: RayWorker, assignment: Any, *rest: Any) -> Any:
+    def play(self: RemoteWorker, assignment: Any, *rest: Any) -> Any:
         if assignment.key.iteration == 1 and not harmed:
             harmed.append(time.monotonic())
-            harm(self.actor)
+            harm(self.channel)
         return plays(self, assignment, *rest)
 
-    monkeypatch.setattr(RayWorker, "play", play)
+    monkeypatch.setattr(RemoteWorker, "play", play)
     return harmed
-
-
-def pid_of(actor: Any) -> int:
-    return int(ray.get(actor.__ray_call__.remote(lambda self: os.getpid())))
-
-
-def node_of(actor: Any) -> str:
-    return str(ray.get(actor.__ray_call__.remote(lambda self: ray.get_runtime_context().get_node_id())))
-
-
-def listening(pids: list[int]) -> list[str]:
-    """The addresses that these processes listen at."""
-    said = subprocess.run(["ss", "-ltnpH"], capture_output=True, text=True, check=True).stdout
-    return [line.split()[3] for line in said.splitlines() if any(f"pid={pid}," in line for pid in pids)]
-
-
-def is_loopback(address: str) -> bool:
-    return address.startswith(("127.0.0.1:", "[::ffff:127.0.0.1]:", "[::1]:"))
 
 
 def test_players_on_two_nodes_play_what_processes_would(
     cluster: Any, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes: set[str] = set()
-    plays = RayWorker.play
+    plays = RemoteWorker.play
 
-    def play(self: RayWorker, *rest: Any) -> Any:
+    def play(self: RemoteWorker, *rest: Any) -> Any:
         """The first player waits for the second: a quick one would play all there is."""
-        nodes.add(node_of(self.actor))
+        nodes.add(node_of(self.channel))
         until = time.monotonic() + 60
         while len(nodes) < 2 and time.monotonic() < until:
             time.sleep(0.05)
         return plays(self, *rest)
 
-    monkeypatch.setattr(RayWorker, "play", play)
+    monkeypatch.setattr(RemoteWorker, "play", play)
     before = signal.getsignal(signal.SIGTERM)
     run = played_by(tmp_path / "run", cluster.address)
     assert digest(run) == digest(plain)
@@ -130,7 +93,7 @@ def test_players_on_two_nodes_play_what_processes_would(
 def test_a_player_that_is_killed_is_replaced(
     cluster: Any, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    harmed = harm_player(monkeypatch, lambda actor: os.kill(pid_of(actor), signal.SIGKILL))
+    harmed = harm_player(monkeypatch, lambda channel: os.kill(channel.pid, signal.SIGKILL))
     run = played_by(tmp_path / "run", cluster.address)
     assert harmed
     assert digest(run) == digest(plain)
@@ -144,15 +107,15 @@ def test_a_player_that_is_stopped_is_replaced(
     """Of which Ray never says a word."""
     stopped: list[int] = []
 
-    def stop(actor: Any) -> None:
-        stopped.append(pid_of(actor))
+    def stop(channel: Any) -> None:
+        stopped.append(channel.pid)
         os.kill(stopped[0], signal.SIGSTOP)
 
     harm_player(monkeypatch, stop)
     run = played_by(tmp_path / "run", cluster.address, patience=15)
     assert digest(run) == digest(plain)
     [line] = incidents(run)
-    assert "15 s (rollout.patience)" in line
+    assert "for 15 s" in line
     ended = time.monotonic()
     while Path(f"/proc/{stopped[0]}").exists():  # Ray asks it to end, and kills it five seconds later
         assert time.monotonic() - ended < 20
@@ -162,13 +125,7 @@ def test_a_player_that_is_stopped_is_replaced(
 def test_the_players_of_a_node_that_ends_are_replaced_elsewhere(
     cluster: Any, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def end_node(actor: Any) -> None:
-        pid = pid_of(actor)
-        [node] = [node for node in cluster.worker_nodes if node.node_id == node_of(actor)]
-        cluster.remove_node(node, allow_graceful=False)
-        os.kill(pid, signal.SIGKILL)  # a machine that ends takes all its processes along
-
-    harmed = harm_player(monkeypatch, end_node)
+    harmed = harm_player(monkeypatch, lambda channel: end_node(cluster, channel))
     run = played_by(tmp_path / "run", cluster.address)
     assert digest(run) == digest(plain)
     cluster.add_node(num_cpus=2)
@@ -182,7 +139,7 @@ def test_a_player_waits_for_room_and_takes_a_node_that_comes_back(
     cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two players that need a whole node each."""
-    launcher = RayLauncher(config_of(rollout={"workers": 2}, cluster={"address": cluster.address}), "cpu", 2)
+    launcher = RayCluster(config_of(rollout={"workers": 2}, cluster={"address": cluster.address}), "cpu", 2)
     launcher.open()
     try:
         table = ray.util.placement_group_table(launcher._group)
@@ -206,7 +163,7 @@ def test_a_player_waits_for_room_and_takes_a_node_that_comes_back(
 
 def test_a_cluster_without_room_is_one_line(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_cluster, "PLACE_S", 2.0)
-    launcher = RayLauncher(config_of(rollout={"workers": 3}, cluster={"address": cluster.address}), "cuda:0", 2)
+    launcher = RayCluster(config_of(rollout={"workers": 3}, cluster={"address": cluster.address}), "cuda:0", 2)
     with pytest.raises(
         ClusterError,
         match=r"^cluster\.address: no place for the workers within 2 s: 3 × 2 CPU and 1 GPU are asked for; "
@@ -225,14 +182,13 @@ def test_a_wrong_token_is_refused_in_one_line(cluster: Any, monkeypatch: pytest.
 
 
 def test_a_node_without_our_code_is_one_line(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = (
-        "class PlayerActor:\n    def __init__(self, *rest): ...\n    def tell(self, said): ...\n    listen = tell\n"
-    )
+    methods = "def __init__(self, *rest): ...", "def tell(self, said): ...", "def pid(self): ...", "listen = tell"
+    source = "class WorkActor:\n" + "".join(f"    {method}\n" for method in methods)
     (tmp_path / "only_here.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
     import only_here  # type: ignore[import-not-found]
 
-    monkeypatch.setattr(ray_cluster, "PlayerActor", only_here.PlayerActor)
+    monkeypatch.setattr(ray_cluster, "WorkActor", only_here.WorkActor)
     with pytest.raises(MarftError, match=r"^a node of the cluster cannot import marft; install the same marft\[ray\]"):
         played_by(tmp_path / "run", cluster.address, iterations=1)
 

@@ -8,35 +8,32 @@ import socket
 import sys
 
 import pytest
-import torch
 from quick import config_of
 
 from marft.distributed import ray_connection
-from marft.distributed.fleet import make_launcher
-from marft.distributed.ray_cluster import RayLauncher, describe
+from marft.distributed.ray_cluster import RayCluster, describe
 from marft.distributed.ray_connection import (
     ClusterError,
     LocalRay,
     handlers_kept,
     last_line,
-    other_gpus,
     probe,
     token_given,
 )
-from marft.distributed.worker_process import ProcessLauncher
 
 
-def test_workers_are_processes_unless_a_cluster_is_named() -> None:
-    assert isinstance(make_launcher(config_of(rollout={"workers": 1}), "cpu"), ProcessLauncher)
-    on_ray = make_launcher(config_of(rollout={"workers": 1, "threads": 3}, cluster={"address": "auto"}), "cuda:1")
-    assert isinstance(on_ray, RayLauncher)
-    assert on_ray.bundle == {"CPU": 3, "GPU": 1}
+def test_everybody_has_a_place_of_their_own() -> None:
+    """A GPU each, where rank 0 has one."""
+    given = {"rollout": {"workers": 2}, "learner": {"ranks": 3}, "cluster": {"address": "auto"}}
+    rank, player = {"CPU": 4, "GPU": 1}, {"CPU": 3, "GPU": 1}
+    assert RayCluster(config_of(**given), "cuda:1", 3, 4).bundles == [rank, rank, player, player]
+    assert RayCluster(config_of(**given), "cpu", 3, 4).bundles == [{"CPU": 4}, {"CPU": 4}, {"CPU": 3}, {"CPU": 3}]
 
 
 def test_where_ray_is_not_installed_the_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ClusterError, match=r"^cluster\.address: Ray is not installed; pip install 'marft\[ray\]'$"):
-        make_launcher(config_of(rollout={"workers": 1}, cluster={"address": "auto"}), "cpu").open()
+        RayCluster(config_of(rollout={"workers": 1}, cluster={"address": "auto"}), "cpu", 1).open()
 
 
 @pytest.mark.parametrize("scheme", ["", "ray://"])
@@ -71,25 +68,6 @@ def test_a_refusal_is_one_line(monkeypatch: pytest.MonkeyPatch, said: str, line:
     with pytest.raises(ClusterError, match=line) as caught:
         probe("auto")
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("device", "visible", "others"),
-    [
-        ("cpu", None, []),
-        ("cuda:0", None, ["1", "2"]),
-        ("cuda:1", "5,7,GPU-ab", ["5", "GPU-ab"]),
-        ("cuda:0", "5", []),
-    ],
-)
-def test_the_learners_gpu_is_not_the_workers(
-    monkeypatch: pytest.MonkeyPatch, device: str, visible: str | None, others: list[str]
-) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert other_gpus(device) == others
 
 
 def test_the_token_is_there_while_ray_starts_and_then_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -13,7 +17,7 @@ from hypothesis import strategies as st
 
 from marft.learners.base import RankLost
 from marft.learners.group import Alone
-from marft.learners.ranks import Ranks, deal_tasks, dist
+from marft.learners.ranks import Ranks, deal_tasks, dist, host_store, interface_of
 
 Result = TypeVar("Result")
 SAMPLES = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 1000)), min_size=1, max_size=60)
@@ -78,3 +82,36 @@ def test_who_is_known_to_be_lost_is_not_waited_for() -> None:
         return str(found.value)
 
     assert on_ranks(2, add) == ["rank 0 has lost another", ""]
+
+
+def test_a_machine_that_goes_without_a_word_is_not_waited_for() -> None:
+    """Its connections stay open, so that gloo knows nothing."""
+    left = threading.Event()
+
+    def add(ranks: Ranks) -> float:
+        if ranks.rank == 1:
+            assert left.wait(60)
+            return 0.0
+        threading.Timer(0.5, ranks.abandon).start()
+        began = time.monotonic()
+        with pytest.raises(RankLost, match="rank 0 has lost another"):
+            ranks.add([torch.ones(2)])
+        gloo = weakref.ref(ranks.gloo)
+        del ranks
+        left.set()
+        assert gloo() is not None  # its destructor would have waited
+        return time.monotonic() - began
+
+    assert on_ranks(2, add)[0] < 10
+
+
+def test_a_store_listens_at_its_address_alone() -> None:
+    _, port = host_store("127.0.0.1")
+    socket.create_connection(("127.0.0.1", port), 5).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), 5)
+
+
+def test_the_interface_of_an_address() -> None:
+    assert interface_of("127.0.0.1") == "lo"
+    assert interface_of("192.0.2.1") is None  # nobody has it

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from lessons import (
@@ -22,9 +24,12 @@ from lessons import (
 
 from marft.algorithms.base import Algorithm
 from marft.algorithms.batch import Batch
+from marft.learners import microbatches
+from marft.learners.group import Alone
 from marft.learners.local import LocalLearner
-from marft.learners.microbatches import pack_microbatches
+from marft.learners.microbatches import Passes, Sample, pack_microbatches
 from marft.models import scoring
+from marft.models.scoring import Span
 
 NEVER = 2.0  # nobody shares more than all tokens
 
@@ -75,3 +80,26 @@ def test_a_budget_counts_what_is_computed() -> None:
     assert len(whole.samples) == len(samples)
     for one in pack_microbatches(samples, 128):
         assert one.tokens <= 128
+
+
+class Further(Alone):
+    """Others who need more passes on each base than anybody does here."""
+
+    def passes(self, needed: Sequence[int]) -> Sequence[int]:
+        return [count + 2 for count in needed]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_passes_that_others_need_are_made_base_by_base(monkeypatch: pytest.MonkeyPatch, order: int) -> None:
+    """In the order of the bases, whoever's samples come first: at the same time all ranks must gather the same layers."""
+    bases = [make_team(["planner"]), make_team(["solver"]), make_team(["nobody"])]
+    samples = [
+        Sample(span=Span(adapter=name, ids=(5, 6, 7), asked=1), team=team, turn=i)
+        for i, (name, team) in enumerate(zip(("planner", "solver"), bases, strict=False))
+    ]
+    made: list[tuple[str, int]] = []
+    monkeypatch.setattr(microbatches, "idle_pass", lambda team: made.append(("idle", bases.index(team))))
+    for micro in Passes(bases, Further(), 64).over(samples[::order]):
+        made.append(("read", bases.index(micro.team)))
+    idle = [("idle", i) for i in range(3) for _ in range(2)]
+    assert made == [("read", 0), *idle[:2], ("read", 1), *idle[2:]]

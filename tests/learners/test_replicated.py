@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,11 @@ from quick import plays_of, settings_of, trainer_of
 
 from marft.algorithms.batch import Batch
 from marft.learners import peers as peers_module
+from marft.learners import ranks as ranks_module
+from marft.learners import replicated
 from marft.learners.base import NotFinite, RankFailed, RankLost
 from marft.learners.group import Alone
+from marft.learners.ranks import host_store, join_ranks
 from marft.learners.replicated import ReplicatedLearner
 from marft.training.trainer import Trainer
 
@@ -162,6 +167,39 @@ def test_a_rank_that_is_killed_in_an_update(
     trainer.interruption.release()
     plays_of(trainer)
     assert pids_of(learner) != pids
+
+
+@pytest.mark.parametrize(
+    ("number", "line"),
+    [
+        (signal.SIGKILL, "^rank 1 of the learner has ended by signal 9$"),
+        (signal.SIGCONT, "^rank 0 has not found the others"),
+    ],
+)
+def test_a_rank_that_is_lost_while_ranks_join(
+    learner: ReplicatedLearner, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, line: str
+) -> None:
+    """It hears nothing of the store; then it is killed, or goes on when nobody waits for it any more."""
+    learner.close()
+    monkeypatch.setattr(ranks_module, "LONGEST_JOIN", timedelta(seconds=60 if number == signal.SIGKILL else 2))
+    began = 0.0
+
+    def join(*given: Any, **named: Any) -> Any:
+        nonlocal began
+        began, pid = time.monotonic(), pids_of(learner)[0]
+        threading.Timer(1 if number == signal.SIGKILL else 4, os.kill, (pid, number)).start()
+        return join_ranks(*given, **named)
+
+    def stopped_before(host: str) -> Any:
+        os.kill(pids_of(learner)[0], signal.SIGSTOP)
+        return host_store(host)
+
+    monkeypatch.setattr(replicated, "host_store", stopped_before)
+    monkeypatch.setattr(replicated, "join_ranks", join)
+    with pytest.raises(RankLost, match=line):
+        learner.start()
+    assert time.monotonic() - began < 20
+    assert learner.peers is None
 
 
 def test_a_rank_that_stands_still_is_ended(

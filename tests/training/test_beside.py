@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -13,7 +15,7 @@ import pytest
 from quick import resume, start
 from toys import rows
 
-from marft.distributed.worker_process import WorkerProcess
+from marft.distributed.remote_worker import RemoteWorker
 from marft.training import trainer as trainer_module
 from marft.training.trainer import Trainer
 
@@ -60,9 +62,9 @@ def test_the_figures_are_those_of_an_evaluation_that_stops_training(
 def hold_evaluation(monkeypatch: pytest.MonkeyPatch, iteration: int, until: threading.Event) -> list[int]:
     """The last part of an evaluation is played once `until` is set; the iterations whose last parts were played."""
     done: list[int] = []
-    plays = WorkerProcess.play
+    plays = RemoteWorker.play
 
-    def play(self: WorkerProcess, assignment: Any, *rest: Any) -> Any:
+    def play(self: RemoteWorker, assignment: Any, *rest: Any) -> Any:
         is_last = assignment.key.held_out and assignment.benchmark == "flaky"
         if is_last and assignment.key.iteration == iteration:
             assert until.wait(PATIENCE)
@@ -71,7 +73,7 @@ def hold_evaluation(monkeypatch: pytest.MonkeyPatch, iteration: int, until: thre
             done.append(assignment.key.iteration)
         return played
 
-    monkeypatch.setattr(WorkerProcess, "play", play)
+    monkeypatch.setattr(RemoteWorker, "play", play)
     return done
 
 
@@ -102,15 +104,15 @@ def test_a_worker_that_dies_in_an_evaluation_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: Callable[[int], Path]
 ) -> None:
     killed: list[int] = []
-    plays = WorkerProcess.play
+    plays = RemoteWorker.play
 
-    def play(self: WorkerProcess, assignment: Any, *rest: Any) -> Any:
+    def play(self: RemoteWorker, assignment: Any, *rest: Any) -> Any:
         if assignment.key.held_out and assignment.key.iteration % 2 == 0 and assignment.key.iteration not in killed:
             killed.append(assignment.key.iteration)
-            threading.Timer(0.02, self.process.kill).start()
+            threading.Timer(0.02, os.kill, (self.channel.pid, signal.SIGKILL)).start()
         return plays(self, assignment, *rest)
 
-    monkeypatch.setattr(WorkerProcess, "play", play)
+    monkeypatch.setattr(RemoteWorker, "play", play)
     run = run_of(tmp_path / "killed", 1)
     assert killed == [2, 4]
     assert_same(run, alone(1))
@@ -165,9 +167,9 @@ def test_figures_that_came_after_the_checkpoint_are_not_worked_out_again(
 def test_workers_play_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole play is begun and done by workers within the writing of one."""
     saving, finished, during = threading.Event(), threading.Event(), []
-    plays, writes = WorkerProcess.play, trainer_module.write_checkpoint
+    plays, writes = RemoteWorker.play, trainer_module.write_checkpoint
 
-    def play(self: WorkerProcess, assignment: Any, *rest: Any) -> Any:
+    def play(self: RemoteWorker, assignment: Any, *rest: Any) -> Any:
         awaits = assignment.key.iteration == 3  # which version 2 plays, the one of the checkpoint
         if awaits:
             assert saving.wait(PATIENCE)
@@ -182,7 +184,7 @@ def test_workers_play_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypat
             during.append(finished.wait(PATIENCE))
         writes(folder, teams, learner, position, behind)
 
-    monkeypatch.setattr(WorkerProcess, "play", play)
+    monkeypatch.setattr(RemoteWorker, "play", play)
     monkeypatch.setattr(trainer_module, "write_checkpoint", write)
     run_of(tmp_path / "run", 1, 1, eval={"tasks": 0})
     assert during == [True]

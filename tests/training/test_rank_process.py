@@ -4,18 +4,24 @@ rank that is killed."""
 from __future__ import annotations
 
 import os
+import queue
 import shutil
 import signal
+import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
-from quick import config_of, resume, start
+from quick import config_of, resume, seated, start
 from safetensors.torch import load_file
 
+from marft.learners.base import RankLost
 from marft.learners.replicated import ReplicatedLearner
+from marft.learners.wire import Order
 from marft.runs.directory import RunDirectory
+from marft.training import rank_process
 from marft.training.ranks import rank_device, require_ranks
 from marft.types import MarftError
 
@@ -66,16 +72,18 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(
         assert_close(weights(run), weights(whole))
 
 
+@pytest.mark.parametrize("step", [5, 6])
 def test_a_run_whose_rank_is_killed_ends_as_if_it_had_not_been(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    """It goes back to the newest checkpoint, and from there on takes the same steps, byte for byte."""
+    """In the first or second step of the third iteration. It goes back to the newest checkpoint, and from there on takes the
+    same steps, byte for byte: also with gradients of a sum that never came."""
     real, calls = ReplicatedLearner._clip, 0
 
     def kill(learner: ReplicatedLearner, names: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == 6:  # in the third iteration
+        if calls == step:
             assert learner.peers is not None
             os.kill(learner.peers.pids[0], signal.SIGKILL)
         return real(learner, names)
@@ -104,6 +112,42 @@ def test_a_run_whose_ranks_die_again_and_again_ends(tmp_path: Path, monkeypatch:
         start(tmp_path / "run", **RANKS)
 
 
+@pytest.mark.parametrize(
+    ("error", "is_told"),
+    [
+        (RankLost("rank 2 has lost another"), False),
+        (RuntimeError("[/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1"), False),
+        (RuntimeError("a bug of ours"), True),
+    ],
+)
+def test_a_rank_whose_neighbour_has_gone_leaves_it_to_rank_0_to_say_so(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, is_told: bool
+) -> None:
+    """Else its own failure, which may be heard of first, would pass for the cause: one that cannot be tried again."""
+
+    def fail(*given: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(rank_process, "build_learner", lambda arguments: None)
+    monkeypatch.setattr(rank_process, "carry_out", fail)
+    frames: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    for order in (Order(call="build", arguments={"rank": 2}), Order(call="join", arguments={})):
+        frames.put(*order.frames())
+    raised: list[Exception] = []
+
+    def serve() -> None:
+        try:
+            rank_process.serve(Mock(), frames)
+        except RuntimeError as found:
+            raised.append(found)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    thread.join(timeout=1)
+    assert thread.is_alive() is not is_told
+    assert raised == [error] * is_told
+
+
 # --- where ranks can be -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("device", "ranks", "line"),
@@ -113,6 +157,7 @@ def test_a_run_whose_ranks_die_again_and_again_ends(tmp_path: Path, monkeypatch:
     ],
 )  # fmt: skip
 def test_every_rank_needs_a_gpu(monkeypatch: pytest.MonkeyPatch, device: str, ranks: int, line: str) -> None:
+    config_of()  # its model is made before there seem to be GPUs
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(MarftError) as found:
         require_ranks(config_of(device=device, learner={"ranks": ranks}))
@@ -120,12 +165,22 @@ def test_every_rank_needs_a_gpu(monkeypatch: pytest.MonkeyPatch, device: str, ra
 
 
 def test_ranks_have_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    config_of()  # its model is made before there seem to be GPUs
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     config = config_of(device="cuda:1", learner={"ranks": 3})
     require_ranks(config)
     assert [rank_device(config, rank) for rank in range(3)] == ["cuda:1", "cuda:2", "cuda:3"]
+    on_ray = config_of(device="cuda:3", learner={"ranks": 3}, cluster={"address": "auto"})
+    require_ranks(on_ray)  # whose GPUs are elsewhere
+    assert [rank_device(on_ray, rank) for rank in range(3)] == ["cuda:3", "cuda", "cuda"]
     assert rank_device(config_of(device="cuda"), 0) == "cuda"  # alone: as the config says
     assert rank_device(config_of(learner={"ranks": 2}), 1) == "cpu"
+
+
+def test_ranks_have_the_threads_that_are_given() -> None:
+    with seated(learner={"ranks": 2}, rollout={"threads": 3}) as parts:
+        assert isinstance(parts.learner, ReplicatedLearner)
+        assert parts.learner.threads == 3
 
 
 def test_other_processes_must_find_the_algorithm() -> None:

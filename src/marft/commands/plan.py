@@ -100,6 +100,10 @@ def plan(config: Config, status: Status | None = None) -> Forecast:
     """Prints the forecast. The real model plays and learns for one iteration; nothing of it is kept."""
     status = status or Status()
     require_learner(config)
+    if config.learner.shard:
+        raise MarftError(
+            "learner.shard: a plan is measured in one process with the whole base; say learner.shard=false for it"
+        )
     require_ranks(config)
     with one_loop(), assemble(config, reads=needed_splits(config), status=status) as parts:
         load_initial_adapters(config, parts)

@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,11 +19,12 @@ from marft.distributed.fleet import WorkersFailed, open_players, threads_of_a_pr
 from marft.envs.base import Split
 from marft.evaluation.held_out import HeldOut
 from marft.evaluation.leaks import describe_leaks, find_leaks
-from marft.evaluation.sanity_check import check_team_everywhere
+from marft.evaluation.sanity_check import check_players_play, check_team_everywhere
 from marft.files import is_there
 from marft.learners.base import RankFailed, RankLost
 from marft.learners.replicated import limited_threads
 from marft.rollouts.event_loop import one_loop
+from marft.rollouts.players import Players
 from marft.rollouts.source import resume_remedy
 from marft.runs.checkpoints import Checkpoints
 from marft.runs.directory import RunDirectory
@@ -57,8 +58,9 @@ def start_run(config: Config, path: Path, display: Display | None = None) -> dic
         run.check_free()
         with assemble(config, reads=needed_splits(config), status=showing) as parts:
             load_initial_adapters(config, parts)
-            showing.begin("checking that the team can play")
-            check_team_everywhere(config, parts, "Nothing was written: mend it, then start again")
+            if not config.only_learns:  # else those who play are there later
+                showing.begin("checking that the team can play")
+                check_team_everywhere(config, parts, "Nothing was written: mend it, then start again")
             showing.begin("looking for held-out tasks in the training data")
             run = RunDirectory.create(path, config, make_manifest(config, parts), needed=disk_needed(config, parts))
             run.append_event("started", 0)
@@ -115,7 +117,7 @@ def run_training(
     config: Config, parts: Assembly, run: RunDirectory, display: Display, *, resume: bool = False, at: int | None = None
 ) -> dict[str, Any]:
     """Train from the beginning or from a checkpoint, until the run is finished or interrupted; the summary."""
-    with Interruption() as interruption, closing(open_players(config, parts)) as players:
+    with Interruption() as interruption, open_players(config, parts) as players:
         watching = Terminal(display, run.path)
         evaluator = HeldOut(config, parts, resume_remedy(run.path), players if config.workers else None)
         trainer = Trainer(config, parts, run, evaluator, watching, players=players, interruption=interruption)
@@ -133,8 +135,9 @@ def run_training(
                 trainer.position = replace(trainer.position, returns=0)
             if resume and not trainer.finished:
                 run.append_event("resumed", trainer.position.iteration)
+            if (resume or config.only_learns) and not trainer.finished:
                 display.begin("checking that the team can play")
-                check_team_everywhere(config, parts, resume_remedy(run.path))
+                check_team_again(config, parts, players, trainer)
             trainer.trackers = open_trackers(config, run.path, resumed=trainer.position.iteration if resume else None)
             summary = trainer.train()
         except KeyboardInterrupt:
@@ -152,6 +155,15 @@ def run_training(
                 tracker.close()
         watching.finished(summary)
     return summary
+
+
+def check_team_again(config: Config, parts: Assembly, players: Players, trainer: Trainer) -> None:
+    """Once there is a run's folder: by this process's engines, or by whoever else plays."""
+    remedy = resume_remedy(trainer.run.path)
+    if config.only_learns:
+        check_players_play(config, parts, players, trainer.position.version, remedy)
+    else:
+        check_team_everywhere(config, parts, remedy)
 
 
 def next_run_path(name: str) -> Path:

@@ -15,7 +15,7 @@ from marft.config.reading import (
     to_yaml,
 )
 from marft.config.safe_yaml import parse_yaml
-from marft.config.schema import Config, EnvConfig
+from marft.config.schema import Config, EnvConfig, LearnerConfig
 from marft.config.team import WORKFLOWS, AgentConfig, RemoteConfig, TeamConfig
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "CreditConfig",
     "EnvConfig",
     "GaeConfig",
+    "LearnerConfig",
     "RemoteConfig",
     "TeamConfig",
     "free_settings",

@@ -106,6 +106,7 @@ class LearnerConfig(Section):
     """Which processes learn."""
 
     ranks: Annotated[int, Field(ge=1)] = 1  # processes that share a minibatch, on GPUs one a GPU
+    shard: bool = False  # each of them holds only a part of the base's layers (FSDP2)
 
 
 def check_address(address: str) -> str:
@@ -116,7 +117,7 @@ def check_address(address: str) -> str:
 
 
 class ClusterConfig(Section):
-    """Where workers run: as processes of this machine, or as actors of a Ray cluster."""
+    """Where workers and the learner's other ranks run: as processes of this machine, or as actors of a Ray cluster."""
 
     address: Annotated[Text, AfterValidator(check_address)] | None = None  # None: processes, without Ray
 
@@ -220,18 +221,24 @@ class Config(Section):
         given = self.rollout.workers
         return given if given is not None else int(self.train.lag > 0)
 
+    @property
+    def only_learns(self) -> bool:
+        """Whether this process generates nothing: its base lies in shards, and workers have whole ones."""
+        return self.learner.shard and self.workers > 0
+
     def device_of(self, worker: int | None) -> str:
         """Where a worker computes; None: this process."""
         gpus = self.rollout.gpus
         return self.device if worker is None or not gpus else f"cuda:{gpus[worker % len(gpus)]}"
 
     def engines_beside(self, worker: int | None = None) -> int:
-        """Engines on the same device as a worker's (None: this process's), its own included: every process has one. Ray gives
-        each worker a GPU of its own."""
+        """Engines on the same device as a worker's (None: this process's), its own included: every process that plays has
+        one. Ray gives each worker a GPU of its own."""
         if self.cluster.address is not None:
             return 1
         first = {"auto": "cuda:0", "cuda": "cuda:0"}
-        devices = [self.device_of(each) for each in (None, *range(self.workers))]
+        here = () if self.only_learns else (None,)
+        devices = [self.device_of(each) for each in (*here, *range(self.workers))]
         own = self.device_of(worker)
         return sum(first.get(each, each) == first.get(own, own) for each in devices)
 
@@ -275,6 +282,7 @@ class Config(Section):
         self._check_schedule()
         self._check_engine()
         self._check_rollout()
+        self._check_learner()
         return self
 
     def _check_team(self) -> None:
@@ -355,10 +363,18 @@ class Config(Section):
         rollout = self.rollout
         if rollout.gpus and not self.workers:
             raise ValueError("rollout.gpus: they are the workers', and this process plays; give rollout.workers")
-        if self.cluster.address is not None and not self.workers:
-            raise ValueError("cluster.address: workers run there, and this process plays; give rollout.workers")
-        if self.cluster.address is not None and rollout.gpus:
+        if (address := self.cluster.address) is not None and not self.workers and self.learner.ranks == 1:
+            raise ValueError(
+                "cluster.address: workers and ranks of the learner run there, and there are none; give rollout.workers or "
+                "learner.ranks"
+            )
+        if address is not None and rollout.gpus:
             raise ValueError("rollout.gpus: Ray gives each worker a GPU of its own; drop it, or cluster.address")
+        if address is not None and address.startswith("ray://") and self.learner.ranks > 1:
+            raise ValueError(
+                "learner.ranks: ranks find one another by their addresses in the cluster, and who comes by ray:// has none; "
+                "start on a node, with cluster.address=auto"
+            )
         if self.workers and self.engine.name == "vllm" and self.engine.url is not None:
             raise ValueError("rollout.workers: a server is one engine for all; drop engine.url or the workers")
         if rollout.swap == "token" and self.engine.name != "local":
@@ -369,3 +385,14 @@ class Config(Section):
             )
         if rollout.replay is not None and rollout.swap == "turn":
             raise ValueError("rollout.replay: without swaps a run repeats itself; say rollout.swap=token or drop it")
+
+    def _check_learner(self) -> None:
+        if not self.learner.shard:
+            return
+        if self.learner.ranks == 1:
+            raise ValueError("learner.shard: one rank has the whole base; give learner.ranks, or drop it")
+        if not self.workers and not self.engine.urls:
+            raise ValueError(
+                "learner.shard: this process cannot play with a part of the base; give rollout.workers, or servers by "
+                "engine.url"
+            )

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from marft.channels import LOOK_S
 from marft.config import Config
+from marft.distributed.gpus import visible_gpu
 from marft.distributed.ledger import Ledger
 from marft.distributed.messages import Setup
-from marft.distributed.player import package_versions
-from marft.distributed.remote_worker import LOOK_S, Launcher, RemoteWorker, WorkerFault, WorkerLost
+from marft.distributed.remote_worker import Launcher, RemoteWorker, WorkerFault, WorkerLost
 from marft.distributed.worker_process import ProcessLauncher
 from marft.engines.base import Adapters
+from marft.learners.replicated import ReplicatedLearner
 from marft.rollouts.players import Assignment, Key, LocalPlayers, Played, Players
 from marft.terminal.status import Status
 from marft.training.build import Assembly
+from marft.training.packages import package_versions
 from marft.types import MarftError, Task
+
+if TYPE_CHECKING:
+    from marft.distributed.ray_cluster import RayCluster
 
 DEATHS = 3  # of every worker, with nothing played in between: after them it is no bad luck any more
 OWN_DEATHS = 10  # of one worker, which played nothing in between though others did: it is replaced no more
@@ -120,7 +128,6 @@ class WorkerFleet:
             self._changed.notify_all()
         for thread in self._supervisors:
             thread.join()
-        self.launcher.close()
 
     def _start(self) -> None:
         for number, setup in enumerate(self._setups):
@@ -217,36 +224,33 @@ def no_newer(version: int) -> list[tuple[int, Adapters]]:
     return []
 
 
-def open_players(config: Config, parts: Assembly) -> Players:
-    """Those whom the config asks for; whoever opens them closes them."""
-    if not config.workers:
-        return LocalPlayers(config, parts.runner, parts)
-    runner, launcher = parts.runner, make_launcher(config, parts.device)
-    runner.status.begin("looking for a place for the workers")
-    launcher.open()
-    return WorkerFleet(config, parts.adapter_sizes, launcher, runner.status)
+@contextmanager
+def open_players(config: Config, parts: Assembly) -> Iterator[Players]:
+    """Those whom the config asks for; on a cluster the learner's other ranks have their places beside them."""
+    with ExitStack() as stack:
+        launcher: Launcher = ProcessLauncher(config.rollout.patience)
+        if config.cluster.address is not None:
+            launcher = cluster = open_cluster(config, parts)
+            stack.callback(cluster.close)
+            if isinstance(parts.learner, ReplicatedLearner):
+                parts.learner.launcher = cluster
+                stack.callback(parts.learner.close)
+        if not config.workers:
+            yield LocalPlayers(config, parts.runner, parts)
+            return
+        yield stack.enter_context(closing(WorkerFleet(config, parts.adapter_sizes, launcher, parts.runner.status)))
 
 
-def make_launcher(config: Config, device: str) -> Launcher:
-    """Of processes, or of actors on a cluster; `device` is the learner's."""
-    if config.cluster.address is None:
-        return ProcessLauncher(config.rollout.patience)
-    from marft.distributed.ray_cluster import RayLauncher  # Ray is loaded by those who need it
+def open_cluster(config: Config, parts: Assembly) -> RayCluster:
+    """With a place for everybody; whoever opens it closes it."""
+    from marft.distributed.ray_cluster import RayCluster  # Ray is loaded by those who need it
 
-    return RayLauncher(config, device, threads_of_a_process(config))
-
-
-def visible_gpu(number: int) -> str:
-    """What CUDA_VISIBLE_DEVICES calls the GPU that has this number for us."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if not given:
-        return str(number)
-    names = given.split(",")
-    if number >= len(names):
-        raise MarftError(
-            f"rollout.gpus: CUDA_VISIBLE_DEVICES={given} has no GPU {number}; name those it has, from 0 on"
-        )
-    return names[number].strip()
+    learner = parts.learner
+    ranks = {"rank_threads": learner.threads} if isinstance(learner, ReplicatedLearner) else {}
+    cluster = RayCluster(config, parts.device, threads_of_a_process(config), **ranks)
+    parts.runner.status.begin("looking for a place on the cluster")
+    cluster.open()
+    return cluster
 
 
 def threads_of_a_process(config: Config) -> int | None:

@@ -19,7 +19,7 @@ from marft.rollouts.players import Assignment, Played
 from marft.types import Episode, Task
 
 SETUP, ADAPTERS, ASSIGNMENT = b"S", b"A", b"P"
-READY, ALIVE, PLAYED, FAILED = b"R", b"H", b"D", b"F"
+READY, PLAYED, FAILED = b"R", b"D", b"F"  # beside channels.ALIVE
 
 EPISODES: TypeAdapter[list[Episode]] = TypeAdapter(list[Episode], config=ConfigDict(ser_json_inf_nan="constants"))
 ASSIGNMENTS = TypeAdapter(Assignment)

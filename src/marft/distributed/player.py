@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import platform
 import queue
-import threading
 import traceback
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from marft.channels import BEAT_S, Heartbeat, Say
 
 if TYPE_CHECKING:  # torch comes with them; it is loaded by the thread that plays
     from marft.config import Config
@@ -18,18 +19,11 @@ if TYPE_CHECKING:  # torch comes with them; it is loaded by the thread that play
     from marft.rollouts.runner import EpisodeRunner
     from marft.training.build import Assembly
 
-BEAT_S = 1.0
 T = TypeVar("T")
 
 
-class Mouth:
-    """Says one message at a time, from any thread; and once a second that it lives, as long as what it plays moves on."""
-
-    def __init__(self, say: Callable[[bytes], None]) -> None:
-        self.say = say
-        self.playing = False
-        self.moved = True  # since the last beat
-        threading.Thread(target=self._beat, daemon=True).start()
+class Mouth(Heartbeat):
+    """Says one message at a time, from any thread; and that it lives, as long as what it plays moves on."""
 
     async def watch(self, play: Coroutine[Any, Any, T]) -> T:
         """What the play gives; while the event loop turns, it moves on."""
@@ -39,30 +33,25 @@ class Mouth:
                 self.moved = True
                 await asyncio.sleep(BEAT_S / 4)
 
-        turning = asyncio.create_task(turn())
+        turning, self.busy = asyncio.create_task(turn()), True
         try:
             return await play
         finally:
             turning.cancel()
+            self.busy = False
 
     def idly(self, receive: Callable[[], bytes]) -> bytes:
         """A message that is waited for in the middle of a play, which need not move on meanwhile."""
-        self.playing = False
+        self.busy = False
         try:
             return receive()
         finally:
-            self.playing = self.moved = True
-
-    def _beat(self) -> None:
-        pause = threading.Event()
-        while not pause.wait(BEAT_S):
-            if self.moved or not self.playing:
-                self.moved = False
-                self.say(b"H")
+            self.busy = self.moved = True
 
 
-def work(mouth: Mouth, inbox: queue.SimpleQueue[bytes]) -> None:
+def work(say: Say, inbox: queue.SimpleQueue[bytes]) -> None:
     """Build the team, then play assignment after assignment; returns only when it cannot go on, and has said why."""
+    mouth = Mouth(say)
     try:
         build_and_play(mouth, inbox)
     except BaseException as error:
@@ -94,6 +83,7 @@ def build_and_play(mouth: Mouth, inbox: queue.SimpleQueue[bytes]) -> None:
     from marft.rollouts.event_loop import one_loop, run_async
     from marft.rollouts.players import Played, playing
     from marft.training.build import assemble
+    from marft.training.packages import package_versions
 
     setup = messages.SETUPS.validate_json(inbox.get()[1:])
     config = prepare(setup, package_versions())
@@ -119,9 +109,7 @@ def build_and_play(mouth: Mouth, inbox: queue.SimpleQueue[bytes]) -> None:
             tasks = runner.host.tasks(assignment.split)
             chosen = [tasks[i] for i in assignment.tasks]
             swapping.begin(() if assignment.key.held_out else assignment.swaps)
-            mouth.playing = True
             episodes = run_async(mouth.watch(playing(config, runner, assignment, chosen)))
-            mouth.playing = False
             played = Played(episodes=episodes, tokens=parts.tokens - before, swaps=tuple(swapping.done))
             mouth.say(messages.pack_played(played))
 
@@ -154,28 +142,10 @@ def prepare(setup: Setup, versions: dict[str, str]) -> Config:
     import torch
 
     from marft.config import parse
-    from marft.types import MarftError
+    from marft.training.packages import require_same_packages
 
-    for package, ours in versions.items():
-        if (theirs := setup.versions.get(package)) != ours:
-            raise MarftError(
-                f"the trainer has {package} {theirs} and a worker on {platform.node()} {ours}; install the same version in "
-                "both places"
-            )
+    require_same_packages(setup.versions, versions, "a worker")
     if setup.threads is not None:
         torch.set_num_threads(setup.threads)
     config = parse(setup.config).alone(setup.device)
     return config.model_copy(update={"engine": config.engine.model_copy(update={"memory": setup.memory})})
-
-
-def package_versions() -> dict[str, str]:
-    """What a trainer and its workers must have in common."""
-    import torch
-
-    from marft.version import __version__
-
-    return {
-        "marft": __version__,
-        "python": ".".join(platform.python_version_tuple()[:2]),
-        "torch": torch.__version__.partition("+")[0],  # the rest says for which device it was built
-    }

@@ -1,4 +1,4 @@
-"""A player in the process of a Ray actor: messages come and go by calls."""
+"""A player or a rank of the learner in the process of a Ray actor: messages come and go by calls."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-from marft.distributed.player import Mouth, work
-from marft.envs.processes import adopt_orphans
+from marft.channels import Work
 from marft.openmp import limit_spinning
+from marft.processes import adopt_orphans
 
 SECRETS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
-class PlayerActor:
-    """A thread of its own plays: whichever thread Ray calls us in answers at once.
+class WorkActor:
+    """A thread of its own does the work: whichever thread Ray calls us in answers at once.
 
     It works in the trainer's folder and imports what the trainer can, where this node has them.
     """
 
-    def __init__(self, folder: str, paths: Sequence[str]) -> None:
+    def __init__(self, folder: str, paths: Sequence[str], work: Work) -> None:
         with suppress(OSError):
             os.chdir(folder)
         sys.path += [path for path in paths if path not in sys.path]
@@ -32,15 +32,18 @@ class PlayerActor:
         limit_spinning()
         self._inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        mouth = Mouth(self._outbox.put)
-        threading.Thread(target=work, args=(mouth, self._inbox), daemon=True).start()
+        threading.Thread(target=work, args=(self._outbox.put, self._inbox), daemon=True).start()
+
+    def pid(self) -> int:
+        """Its process id; who answers has a place and lives."""
+        return os.getpid()
 
     def tell(self, message: bytes) -> None:
-        """A message for the player."""
+        """A message for who works here."""
         self._inbox.put(message)
 
     def listen(self, seconds: float) -> list[bytes]:
-        """What the player has said since it was asked last; waits a while for the first message."""
+        """What was said since it was asked last; waits a while for the first message."""
         said: list[bytes] = []
         with suppress(queue.Empty):
             said.append(self._outbox.get(timeout=seconds))

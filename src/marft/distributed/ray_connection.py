@@ -15,12 +15,11 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-import torch
-
-from marft.envs.processes import ChildProcess
+from marft.channels import LOOPBACK
+from marft.distributed.gpus import other_gpus
+from marft.processes import ChildProcess
 from marft.types import MarftError
 
-LOOPBACK = "127.0.0.1"
 START_S = 55.0
 CONNECT_S = 40.0
 REACH_S = 5.0
@@ -45,7 +44,7 @@ class ClusterError(MarftError):
 
 
 class LocalRay:
-    """A Ray of this machine with so many CPUs, and the GPUs that are not the learner's `device`. It ends with this process,
+    """A Ray of this machine with so many CPUs, and the GPUs that are not this process's `device`. It ends with this process,
     and only who knows the token of this process can speak to it."""
 
     def __init__(self, cpus: int, device: str) -> None:
@@ -159,16 +158,6 @@ def token_given() -> Iterator[None]:
 def local_token() -> str:
     """Of every local Ray of this process."""
     return secrets.token_hex(32)
-
-
-def other_gpus(device: str) -> list[str]:
-    """The GPUs of this machine that the learner does not use, by the names that CUDA_VISIBLE_DEVICES has for them."""
-    if not device.startswith("cuda"):
-        return []
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = given.split(",") if given else [str(number) for number in range(torch.cuda.device_count())]
-    own = torch.device(device).index or 0
-    return [name for number, name in enumerate(names) if number != own]
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import sys
 import threading
 from typing import Any
 
-from marft.envs.processes import adopt_orphans, claim_stdout, receive_in_thread
+from marft.processes import adopt_orphans, claim_stdout, receive_in_thread
 
 
 def main() -> None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import queue
-import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from marft.channels import LOOK_S, Channel, Hear, Silence, Unreachable
 from marft.distributed import messages
 from marft.distributed.messages import Setup
 from marft.engines.base import Adapters
 from marft.rollouts.players import Assignment, Played
 from marft.types import MarftError, Task
 
-LOOK_S = 0.2  # between two looks whether anybody still wants an answer
 Newer = Callable[[int], Sequence[tuple[int, Adapters]]]  # the versions after one that may enter a play, in order
 
 
@@ -27,16 +25,17 @@ class WorkerFault(MarftError):
     """Why a worker cannot go on, as it says itself: every other one would say the same."""
 
 
-class RemoteWorker(ABC):
-    """Spoken to by one thread; another puts into `_said` what it says, and None at its end. `is_wanted` says whether its
-    answers still are."""
+class RemoteWorker:
+    """Spoken to by one thread; `connect` starts its process. `is_wanted` says whether its answers still are."""
 
-    def __init__(self, setup: Setup, patience: float, is_wanted: Callable[[], bool]) -> None:
+    def __init__(
+        self, setup: Setup, patience: float, is_wanted: Callable[[], bool], connect: Callable[[Hear], Channel]
+    ) -> None:
         self.setup, self.patience, self.is_wanted = setup, patience, is_wanted
         self._adapters: Adapters = {}  # that it has
-        self._heard = time.monotonic()
-        self._silent = False  # too long, at the last look
+        self._silence = Silence()
         self._said: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self.channel = connect(self._said.put)
 
     def wait_until_ready(self) -> None:
         """Until its team is built."""
@@ -69,17 +68,15 @@ class RemoteWorker(ABC):
                 self._hear(self._said.get_nowait())
         self._check_patience()
 
-    @abstractmethod
     def close(self) -> None:
         """It ends at once, with all that it started."""
+        self.channel.end()
 
-    @abstractmethod
     def _tell(self, message: bytes) -> None:
-        """WorkerLost where it cannot be told."""
-
-    @abstractmethod
-    def _end_reason(self) -> str:
-        """How a worker ended that says nothing any more; an error where every other one would end so."""
+        try:
+            self.channel.send(message)
+        except Unreachable as error:
+            raise WorkerLost(str(error)) from error
 
     def _next_message(self, kind: bytes, meanwhile: Callable[[], None] = lambda: None) -> bytes:
         """The body of the next message of that kind."""
@@ -96,8 +93,8 @@ class RemoteWorker(ABC):
 
     def _hear(self, message: bytes | None) -> bytes:
         if message is None:
-            raise WorkerLost(self._end_reason())
-        self._heard = time.monotonic()
+            raise WorkerLost(self.channel.end_reason())
+        self._silence.end()
         if message[:1] == messages.FAILED:
             failure = messages.unpack_failure(message[1:])
             if failure.ours:
@@ -106,21 +103,12 @@ class RemoteWorker(ABC):
         return message
 
     def _check_patience(self) -> None:
-        """Twice: after this process was stopped itself, what came meanwhile may not have been listened to yet."""
-        silent = time.monotonic() - self._heard
-        if silent > self.patience and self._silent:
-            raise WorkerLost(f"gave no sign of life for {silent:.0f} s (rollout.patience)")
-        self._silent = silent > self.patience
+        if self._silence.exceeds(self.patience):
+            raise WorkerLost(f"gave no sign of life for {self.patience:.0f} s (rollout.patience)")
 
 
 class Launcher(Protocol):
     """Where workers run."""
 
-    def open(self) -> None:
-        """Before the first worker, in the thread that will close it."""
-
     def launch(self, number: int, setup: Setup, is_wanted: Callable[[], bool]) -> RemoteWorker:
         """A worker that is being built; whoever launched it closes it."""
-
-    def close(self) -> None:
-        """Nothing is left running; may be called again."""

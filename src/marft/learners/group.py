@@ -17,6 +17,9 @@ class Group(Protocol):
     def add(self, tensors: Sequence[Tensor]) -> None:
         """Each tensor becomes its sum over all ranks, the same bits everywhere."""
 
+    def passes(self, needed: Sequence[int]) -> Sequence[int]:
+        """How many passes this rank makes on each base where its samples need so many."""
+
     def check(self) -> None:
         """Raise RankLost where it is known that another rank has gone."""
 
@@ -30,6 +33,10 @@ class Alone:
 
     def add(self, tensors: Sequence[Tensor]) -> None:
         """The tensors are their own sums."""
+
+    def passes(self, needed: Sequence[int]) -> Sequence[int]:
+        """No more than needed."""
+        return needed
 
     def check(self) -> None:
         """Nobody can be missing."""

@@ -27,7 +27,7 @@ from marft.algorithms.losses import kl_estimate, value_loss
 from marft.algorithms.sequential import sequential_factor
 from marft.learners.base import NotFinite, State, Update, UpdatePlan
 from marft.learners.group import Alone, Group
-from marft.learners.microbatches import Sample, critic_values, pack_microbatches, token_logprobs
+from marft.learners.microbatches import Passes, Sample, critic_values, token_logprobs
 from marft.learners.tally import Tally, statistics
 from marft.learners.trust_region import MOMENTS, TrustRegion
 from marft.models.scoring import Span, action_span, logprobs
@@ -91,6 +91,11 @@ class LocalLearner:
     def rates(self) -> Mapping[str, float]:
         """The configured learning rate of every adapter and critic."""
         return self.settings.lr
+
+    @property
+    def bases(self) -> Sequence[TeamModel]:
+        """The base models that adapters lie on, in the same order on all ranks."""
+        return list(dict.fromkeys(self.teams.values()))
 
     def parameters(self, name: str) -> Mapping[str, Tensor]:
         """What an adapter or a critic learns with."""
@@ -182,7 +187,7 @@ class LocalLearner:
 
     def _critic_values(self, samples: Sequence[Sample], task_I: Tensor) -> list[Tensor]:
         """The critics' values at the asked positions; samples[i].turn must be i, and `task_I` are the samples' tasks."""
-        found = critic_values(self._share(samples, task_I), self.settings.tokens)
+        found = critic_values(self._share(samples, task_I), self._passes)
         asked = [sample.span.asked for sample in samples]
         values = torch.cat([found.get(i, torch.zeros(count)) for i, count in enumerate(asked)])
         self.group.add([values])
@@ -193,9 +198,14 @@ class LocalLearner:
         turns = list(adapters)
         read_K, task_K = batch.prompt_length_K + batch.length_K, batch.task_K
         own = (turns[i] for i in self.group.share(task_K[turns].tolist(), read_K[turns].tolist()))
-        found_N = token_logprobs(batch, {k: adapters[k] for k in own}, self.teams, self.settings.tokens)
+        found_N = token_logprobs(batch, {k: adapters[k] for k in own}, self.teams, self._passes)
         self.group.add([found_N])
         return found_N
+
+    @property
+    def _passes(self) -> Passes:
+        """How samples are read here."""
+        return Passes(self.bases, self.group, self.settings.tokens)
 
     def _share(self, samples: Sequence[Sample], task_I: Tensor) -> list[Sample]:
         """Those of the samples that are computed here."""
@@ -218,6 +228,7 @@ class LocalLearner:
         region.begin(batch.mean_lengths)
         for name, optimizer in self.optimizers.items():
             optimizer.param_groups[0]["lr"] = self.settings.lr[name] * plan.rates[name]
+            optimizer.zero_grad(set_to_none=True)  # what an update left that was cut short
         self.status.expect(len(plan.steps) * self.settings.epochs * self.settings.minibatches)
         for number, step in enumerate(plan.steps):
             learning = set(step) | (self.critics if number == 0 else set())
@@ -294,7 +305,7 @@ class LocalLearner:
         for sample in samples:
             asked[sample.span.adapter] += sample.span.asked
         task_I = batch.task_K[turns_J[[sample.turn for sample in samples]]]
-        for micro in pack_microbatches(self._share(samples, task_I), settings.tokens):
+        for micro in self._passes.over(self._share(samples, task_I)):
             self.group.check()
             acting, judging = micro.split()
             hidden, device = micro.hidden(), micro.team.device

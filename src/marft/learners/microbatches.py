@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from marft.algorithms.batch import Batch
+from marft.learners.group import Group
 from marft.models.scoring import Span, action_span, hidden_states, lay_out, logprobs, passes
+from marft.models.sharding import idle_pass
 from marft.models.team import TeamModel
 
 
@@ -73,11 +75,30 @@ def pack_microbatches(samples: Sequence[Sample], tokens: int) -> Iterator[Microb
             yield Microbatch(team=team, samples=tuple(own[i] for i in chunk))
 
 
-def critic_values(samples: Sequence[Sample], tokens: int) -> dict[int, Tensor]:
+class Passes:
+    """The passes of one rank over its own samples; where the bases are sharded, with idle ones up to what the rank with the
+    most samples makes."""
+
+    def __init__(self, teams: Sequence[TeamModel], group: Group, tokens: int) -> None:
+        self.teams, self.group, self.tokens = teams, group, tokens
+
+    def over(self, samples: Sequence[Sample]) -> Iterator[Microbatch]:
+        """The samples' microbatches, to be computed one by one; further passes are made here."""
+        packed: dict[TeamModel, list[Microbatch]] = {team: [] for team in self.teams}
+        for micro in pack_microbatches(samples, self.tokens):
+            packed[micro.team].append(micro)
+        counts = self.group.passes([len(own) for own in packed.values()])
+        for (team, own), count in zip(packed.items(), counts, strict=True):
+            yield from own
+            for _ in range(count - len(own)):
+                idle_pass(team)
+
+
+def critic_values(samples: Sequence[Sample], passes: Passes) -> dict[int, Tensor]:
     """The critics' values at the asked positions, by the samples' turns."""
     found: dict[int, Tensor] = {}
     with torch.no_grad():
-        for micro in pack_microbatches(samples, tokens):
+        for micro in passes.over(samples):
             hidden = micro.hidden()
             values = torch.cat([micro.team.values(critic, hidden[rows]) for critic, rows in micro.critics()]).cpu()
             pieces = values.split([span.asked for span in micro.spans])
@@ -87,7 +108,7 @@ def critic_values(samples: Sequence[Sample], tokens: int) -> dict[int, Tensor]:
 
 
 def token_logprobs(
-    batch: Batch, adapters: Mapping[int, str | None], teams: Mapping[str, TeamModel], tokens: int
+    batch: Batch, adapters: Mapping[int, str | None], teams: Mapping[str, TeamModel], passes: Passes
 ) -> Tensor:
     """Log-probs of some turns' tokens under an adapter each (None: the base alone); 0 where a turn was not asked for.
 
@@ -103,7 +124,7 @@ def token_logprobs(
     ]
     found_N = torch.zeros_like(batch.old_N)
     with torch.no_grad():
-        for micro in pack_microbatches(samples, tokens):
+        for micro in passes.over(samples):
             rows, turn_N = batch.token_rows(micro.turns)
             chosen, temperature = batch.tokens_N[rows], batch.temperature_K[micro.turns][turn_N]
             device = micro.team.device

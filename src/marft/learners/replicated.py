@@ -1,4 +1,5 @@
-"""A learner of several processes, each with the whole base: this process is rank 0 and holds the adapters that play.
+"""A learner of several processes, each with the whole base or a part of it: this process is rank 0 and holds the adapters
+that play.
 
 What is asked of it is asked of every rank. Weights that come from elsewhere (a checkpoint, `init_from`) are sent to the
 others before the next batch; what an update makes of them every rank works out alike, and a checksum is compared.
@@ -7,11 +8,9 @@ others before the next batch; what an update makes of them every rank works out 
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,23 +18,41 @@ import torch
 from marft.algorithms.base import Algorithm
 from marft.algorithms.batch import Batch, Member, Scores, TrainingBatch
 from marft.algorithms.transport import state_to_bytes
-from marft.learners.base import NotFinite, RankLost, State, Update, UpdatePlan
+from marft.learners.base import NotFinite, State, Update, UpdatePlan
 from marft.learners.group import Alone
 from marft.learners.local import LearnerSettings, LocalLearner
-from marft.learners.peers import START_S, Peers
-from marft.learners.ranks import LONGEST_WAIT, Ranks, join_ranks
+from marft.learners.peers import START_S, ChildRanks, Peers, RankLauncher
+from marft.learners.ranks import (
+    LONGEST_JOIN,
+    LONGEST_WAIT,
+    Ranks,
+    ShardedRanks,
+    host_store,
+    is_loss_of_rank,
+    join_ranks,
+)
 from marft.learners.wire import Order, checksum, score_order, update_order
+from marft.models.loading import Loaded
+from marft.models.sharding import reload_base
 from marft.models.team import TeamModel
 from marft.terminal.status import Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlan:
-    """How many ranks there are, and what the others are: a module to run, which is told `arguments` to build its learner."""
+    """The device of each rank, and what the others are: a module to run, which is told `arguments` to build its learner.
+    With `load`, which gives a base by its name, each keeps only a part of every layer."""
 
-    ranks: int
+    devices: Sequence[str]
     module: str
     arguments: Mapping[str, Any]
+    threads: int | None = None  # of each; None: they share this machine's
+    load: Callable[[str], Loaded] | None = None
+
+    @property
+    def ranks(self) -> int:
+        """How many there are."""
+        return len(self.devices)
 
 
 class ReplicatedLearner(LocalLearner):
@@ -51,25 +68,29 @@ class ReplicatedLearner(LocalLearner):
         status: Status | None = None,
     ) -> None:
         super().__init__(members, teams, algorithm, settings, status)
-        self.plan, self.threads = plan, threads_of_a_rank(plan.ranks)
+        self.plan, self.threads = plan, plan.threads or threads_of_a_rank(plan.ranks)
+        self.launcher: RankLauncher = ChildRanks(plan.module)
         self.peers: Peers | None = None
         self._known: list[int] | None = None  # the versions of all weights, as the others have them too
+        self._divided = False  # whether the bases' layers lie in shards
 
     @property
     def device(self) -> torch.device:
         """Where this rank's gradients lie."""
-        return next(iter(self.teams.values())).device
+        return self.bases[0].device
 
     def start(self) -> None:
         """Start the other ranks and wait until they have loaded their models."""
         if self.peers is not None:
             return
         self.status.begin(f"starting the learner's {self.plan.ranks} ranks")
+        self._restore_bases()
         others = range(1, self.plan.ranks)
-        self.peers = Peers(self.plan.module, others, self._abandon)
+        self.peers = Peers(self.launcher, others, self._abandon)
         try:
             for number, rank in enumerate(others):
-                own = {**self.plan.arguments, "rank": rank, "threads": self.threads}
+                given = {"rank": rank, "device": self.plan.devices[rank], "threads": self.threads}
+                own = {**self.plan.arguments, **given}
                 self.peers.send(Order(call="build", arguments=own).frames(), number)
             self.peers.answers(START_S)
             self._join(self.peers)
@@ -78,20 +99,34 @@ class ReplicatedLearner(LocalLearner):
             raise
 
     def _join(self, peers: Peers) -> None:
-        """The ranks find one another by a file that nobody else can read, which is not needed afterwards."""
-        with tempfile.TemporaryDirectory(prefix="marft-ranks-") as folder:
-            path = Path(folder) / "store"
-            peers.send(Order(call="join", arguments={"path": str(path), "ranks": self.plan.ranks}).frames())
-            self.group = join_ranks(path, 0, self.plan.ranks, self.device)
-            peers.answers(START_S)
+        """The ranks find one another by a store of this process."""
+        size, host, shard = self.plan.ranks, self.launcher.host, self.plan.load is not None
+        store, port = host_store(host)
+        for number, own in enumerate(peers.hosts):
+            found = {"ranks": size, "host": own, "store": (host, port), "shard": shard}
+            peers.send(Order(call="join", arguments=found).frames(), number)
+        self.group = joined = peers.unless_lost(lambda: join_ranks(store, 0, size, self.device, host, shard=shard))
+        self._divided = shard
+        joined.divide(self.bases)
+        peers.answers(LONGEST_JOIN.total_seconds())
         peers.watch()
+
+    def _restore_bases(self) -> None:
+        """Whole again, where other ranks had a part of them and are gone."""
+        if self._divided:
+            assert self.plan.load is not None
+            for team in self.bases:
+                reload_base(team, self.plan.load(team.name))
+            self._divided = False
 
     def close(self) -> None:
         """End the other ranks."""
         peers, self.peers = self.peers, None
-        self.group, self._known = Alone(), None
+        group, self.group, self._known = self.group, Alone(), None
         if peers is not None:
             peers.close()
+        if isinstance(group, ShardedRanks):
+            group.leave()
 
     def load_state_dict(self, state: State) -> None:
         """Adam's state as it was, here; the other ranks get it with the weights."""
@@ -127,12 +162,11 @@ class ReplicatedLearner(LocalLearner):
                 self._compare(peers)
         except NotFinite:
             raise
-        except RankLost as error:  # a sum with the others failed
-            reason = peers.reason()
+        except BaseException as error:
+            reason = peers.reason() if is_loss_of_rank(error) else None  # something that all do together failed
             self.close()
-            raise reason from error
-        except BaseException:
-            self.close()
+            if reason is not None:
+                raise reason from error
             raise
 
     def _send_weights(self, peers: Peers) -> None:

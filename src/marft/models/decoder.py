@@ -130,10 +130,14 @@ class Decoder(nn.Module):
     def forward(self, ids: Tensor, positions: Tensor, attend: AttentionFn, routing: Routing | None) -> Tensor:
         """The last hidden states; adapters count as `TeamModel.refresh` found them."""
         stream = self.embedding[ids.flatten()].float()
-        delta: Tensor | None = None
         given = Pass(
             shape=ids.shape, positions=positions.flatten(), cos=self.cos, sin=self.sin, attend=attend, routing=routing
         )
+        return self.run_layers(stream, given).view(*ids.shape, -1)
+
+    def run_layers(self, stream: Tensor, given: Pass) -> Tensor:
+        """The last hidden states [M, D] of an embedded row [M, D]."""
+        delta: Tensor | None = None
         recompute = self.recompute and torch.is_grad_enabled()
         for layer in self.layers:
             stream, delta = (
@@ -141,8 +145,7 @@ class Decoder(nn.Module):
                 if recompute
                 else layer(stream, delta, given)
             )
-        _, out = add_norm(stream, delta, self.last_norm, self.shape.eps, self.shape.dtype)
-        return out.view(*ids.shape, -1)
+        return add_norm(stream, delta, self.last_norm, self.shape.eps, self.shape.dtype)[1]
 
 
 def has_decoder(model: PreTrainedModel) -> bool:

@@ -60,7 +60,7 @@ class TeamModel(nn.Module):
                 "transformers' own forward pass, which is slower"
             )
             adapt_layers(model, self.lora)
-        self.products = [module for module in self.base.modules() if isinstance(module, FusedLinear)]
+        self.products = find_products(self.base)
         self.agents = [spec.name for spec in agents]
         self.adapters = self.lora.adapters  # by name, the critics' after the agents'
         self.value_heads = NamedModules(
@@ -99,6 +99,17 @@ class TeamModel(nn.Module):
             out = self.base.base_model(input_ids=ids, position_ids=positions, attend=attend, use_cache=False)  # type: ignore[operator]
         states = out.last_hidden_state
         return states
+
+    def reload(self, loaded: Loaded) -> None:
+        """Take the base's weights from a model once more, where its layers have gone to other processes; the adapters
+        stay what they are. It must be the same model, and lies where it was loaded."""
+        before = self.decoder
+        assert before is not None
+        self.base = loaded.model
+        self._adopt(loaded.model)
+        self.base = decoder = self._fuse(loaded.model)
+        decoder.recompute = before.recompute
+        self.products = find_products(decoder)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Of `to` and its like: what shares memory must do so again where it has come to lie."""
@@ -203,6 +214,11 @@ class TeamModel(nn.Module):
     def tolerance(self) -> float:
         """Half of the precision's digits must agree."""
         return float(torch.finfo(self.dtype).eps ** 0.5)
+
+
+def find_products(base: nn.Module) -> list[FusedLinear]:
+    """The base's products that adapters take part in."""
+    return [module for module in base.modules() if isinstance(module, FusedLinear)]
 
 
 def relative_distance(found: Tensor, expected: Tensor, lengths: Sequence[int]) -> float:

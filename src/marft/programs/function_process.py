@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 from marft import import_paths
-from marft.envs.processes import FrameWriter, adopt_orphans, claim_stdout, read_frames, receive_in_thread
+from marft.processes import FrameWriter, adopt_orphans, claim_stdout, read_frames, receive_in_thread
 from marft.programs.running import call_arguments
 from marft.untrusted_values import described, traced
 

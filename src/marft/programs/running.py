@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 from marft import import_paths
 from marft.config.team import ProgramConfig
-from marft.envs.processes import ChildProcess, kill_tree, own_group, read_frames, to_frame
 from marft.game.endings import EpisodeFailed
+from marft.processes import ChildProcess, kill_tree, own_group, read_frames, to_frame
 from marft.programs.endpoint import Session
 from marft.types import MarftError, Task
 from marft.untrusted_values import described, traced

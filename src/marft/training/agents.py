@@ -9,6 +9,7 @@ from typing import Any
 
 from marft import import_paths
 from marft.config import AgentConfig, Config
+from marft.engines.absent import AbsentEngine
 from marft.engines.base import Engine
 from marft.engines.checked import CheckedEngine
 from marft.engines.local import LocalEngine
@@ -87,6 +88,8 @@ def make_agent_engine(agent: AgentConfig) -> Engine | None:
 # --- engines -----------------------------------------------------------------------------------------------------------
 def make_engine(config: Config, team: TeamModel, lockstep: Lockstep, bases: int = 1) -> Engine:
     """The engine that the config names, generating with `team`, one of so many `bases`."""
+    if config.only_learns:
+        return AbsentEngine(team)
     match config.engine.name:
         case "local":
             memory = config.engine.share / config.engines_beside() / bases

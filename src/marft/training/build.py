@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,10 +22,11 @@ from marft.game.lockstep import Lockstep
 from marft.game.play import seed_of
 from marft.game.workflows import Workflow, find_workflow
 from marft.learners.local import LearnerSettings, LocalLearner
-from marft.models.loading import Loaded, load
+from marft.models.loading import Loaded, load, pick_device, pick_dtype
 from marft.models.lora import AdapterSpec
 from marft.models.peft_format import CONFIG, read_scaling
 from marft.models.recompute import recompute_layers
+from marft.models.sharding import place_around_layers
 from marft.models.team import TeamModel
 from marft.rollouts.runner import EpisodeRunner
 from marft.runs.directory import RunDirectory
@@ -32,6 +34,7 @@ from marft.runs.export import checkpoint_folder
 from marft.terminal import warn
 from marft.terminal.status import Status
 from marft.training.agents import make_agent, make_agent_engine, make_engine
+from marft.training.packages import package_versions
 from marft.training.ranks import rank_device
 from marft.types import MarftError
 
@@ -210,7 +213,7 @@ def make_base(
     config: Config, model: str, saved: Path | None, lockstep: Lockstep, specs: AdapterSizes | None = None
 ) -> Base:
     """Load a base model, with the adapters and critics of every agent that uses it, and open its engine."""
-    loaded = load(model, rank_device(config, 0), config.dtype)
+    loaded = load_base(config, model)
     team = make_team(config, model, loaded, saved, specs)
     if line := describe_limits(config, model, team.longest):
         warn(line)
@@ -218,9 +221,20 @@ def make_base(
     return Base(team=team, engine=engine, fingerprint=loaded.fingerprint)
 
 
+def load_base(config: Config, model: str, device: str | None = None) -> Loaded:
+    """A base model on a rank's device, unless given that of rank 0; where its layers are to be sharded, in main memory until
+    then."""
+    device = device or rank_device(config, 0)
+    if not config.learner.shard:
+        return load(model, device, config.dtype)
+    precision = pick_dtype(config.dtype, pick_device(device))
+    return load(model, "cpu", str(precision).removeprefix("torch."))
+
+
 def make_team(
-    config: Config, model: str, loaded: Loaded, saved: Path | None = None, specs: AdapterSizes | None = None
-) -> TeamModel:
+    config: Config, model: str, loaded: Loaded, saved: Path | None = None, specs: AdapterSizes | None = None,
+    device: str | None = None,
+) -> TeamModel:  # fmt: skip
     """A base model with the adapters and critics of every agent that uses it."""
     adapters: dict[str, AdapterSpec] = {}
     critics: dict[str, AdapterSpec] = {}
@@ -244,6 +258,8 @@ def make_team(
     )
     if config.train.recompute:
         recompute_layers(team)
+    if config.learner.shard:
+        place_around_layers(team, pick_device(device or rank_device(config, 0)))
     return team
 
 
@@ -314,8 +330,16 @@ def make_learner(config: Config, teams: Mapping[str, TeamModel], status: Status 
         return LocalLearner(members, own, config.algorithm, settings, status)
     from marft.learners.replicated import RankPlan, ReplicatedLearner
 
-    told = {"config": config.model_dump(mode="json"), "adapters": adapter_sizes(teams.values())}
-    plan = RankPlan(ranks=ranks, module=RANK_PROCESS, arguments=told)
+    told = {
+        "config": config.model_dump(mode="json"),
+        "adapters": adapter_sizes(teams.values()),
+        "versions": package_versions(),
+    }
+    devices = [rank_device(config, rank) for rank in range(ranks)]
+    plan = RankPlan(
+        devices=devices, module=RANK_PROCESS, arguments=told, threads=config.rollout.threads,
+        load=partial(load_base, config) if config.learner.shard else None,
+    )  # fmt: skip
     return ReplicatedLearner(members, own, config.algorithm, settings, plan, status)
 
 

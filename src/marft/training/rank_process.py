@@ -1,24 +1,16 @@
-"""A rank of the learner beside the trainer's: `python -m marft.training.rank_process`, driven by `ReplicatedLearner`.
-
-Orders come by standard input; what came of each, and every second a sign of life, goes to standard output. It ends with
-the trainer.
-"""
+"""A rank of the learner beside the trainer's: `python -m marft.training.rank_process`, or an actor of a cluster; driven by
+`ReplicatedLearner`."""
 
 from __future__ import annotations
 
 import json
 import queue
-import sys
 import threading
-import time
 import traceback
 from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marft.envs.processes import FrameWriter, claim_stdout, read_frames, receive_in_thread
-from marft.openmp import limit_spinning
+from marft.channels import Heartbeat, Say, serve_parent
 from marft.types import MarftError
 
 if TYPE_CHECKING:
@@ -26,54 +18,38 @@ if TYPE_CHECKING:
     from marft.learners.wire import Order
 
 
-class Answers:
-    """What rank 0 is told, from two threads."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._frames = FrameWriter(descriptor)
-
-    def put(self, answer: Mapping[str, Any] | None) -> None:
-        """An answer; None is a sign of life."""
-        self._frames.write(b"" if answer is None else json.dumps(answer).encode())
-
-    def beat(self, seconds: float) -> None:
-        """A sign of life every so many seconds, for ever."""
-        while True:
-            time.sleep(seconds)
-            self.put(None)
-
-
-def main() -> None:
-    """Does what it is told; the first failure is told rank 0, and is the end."""
-    answers = Answers(claim_stdout())
-    frames: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    receive_in_thread(read_frames(sys.stdin.buffer), frames.put)
-    limit_spinning()
+def work(say: Say, inbox: queue.SimpleQueue[bytes]) -> None:
+    """Does what it is told, and says in JSON what came of each order; returns after the first failure, of which it tells."""
+    Heartbeat(say)
     try:
-        from marft.learners.peers import BEAT_S
-
-        threading.Thread(target=answers.beat, args=(BEAT_S,), daemon=True).start()
-        serve(frames, answers)
+        serve(say, inbox)
     except BaseException as error:
         line = next(iter(str(error).splitlines()), "") or type(error).__name__
         known = isinstance(error, MarftError | MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's
-        answers.put({"failed": line, "trace": "" if known else traceback.format_exc()})
-        threading.Event().wait()  # until rank 0 has read it and ends us
+        failed = {"failed": line, "trace": "" if known else traceback.format_exc()}
+        say(json.dumps(failed).encode())
 
 
-def serve(frames: queue.SimpleQueue[bytes], answers: Answers) -> None:
+def serve(say: Say, inbox: queue.SimpleQueue[bytes]) -> None:
     """One order after the other."""
     from marft.learners.base import NotFinite
+    from marft.learners.ranks import is_loss_of_rank
     from marft.learners.wire import Order, checksum
 
-    first = Order.read(frames.get)
+    first = Order.read(inbox.get)
     learner, rank = build_learner(first.arguments), first.arguments["rank"]
-    answers.put({"rank": rank})
+    say(json.dumps({"rank": rank}).encode())
     while True:
-        order = Order.read(frames.get)
-        with suppress(NotFinite):  # rank 0 finds it too
+        order = Order.read(inbox.get)
+        try:
             carry_out(learner, rank, order)
-        answers.put({"rank": rank, "checksum": checksum(learner.adapters())})
+        except NotFinite:
+            pass  # rank 0 finds it too
+        except Exception as error:
+            if not is_loss_of_rank(error):
+                raise
+            threading.Event().wait()  # rank 0 hears of the one that has gone, and ends us
+        say(json.dumps({"rank": rank, "checksum": checksum(learner.adapters())}).encode())
 
 
 def build_learner(arguments: Mapping[str, Any]) -> LocalLearner:
@@ -81,17 +57,21 @@ def build_learner(arguments: Mapping[str, Any]) -> LocalLearner:
     import torch
 
     from marft.config import merge_settings, parse
-    from marft.models.loading import load
-    from marft.training.build import make_learner, make_team, model_of
-    from marft.training.ranks import rank_device
+    from marft.training.build import load_base, make_learner, make_team, model_of
+    from marft.training.packages import package_versions, require_same_packages
 
+    require_same_packages(arguments["versions"], package_versions(), "a rank of its learner")
     torch.set_num_threads(arguments["threads"])
     config = parse(arguments["config"])
-    alone = parse(merge_settings(arguments["config"], {"learner": {"ranks": 1}}))
-    sizes = arguments["adapters"]
-    device = rank_device(config, arguments["rank"])
+    alone = parse(
+        merge_settings(arguments["config"], {"learner": {"ranks": 1, "shard": False}, "cluster": {"address": None}})
+    )
+    sizes, device = arguments["adapters"], arguments["device"]
     models = dict.fromkeys(model_of(config, name) for name in config.team.trained)
-    teams = {model: make_team(config, model, load(model, device, config.dtype), specs=sizes) for model in models}
+    teams = {
+        model: make_team(config, model, load_base(config, model, device), specs=sizes, device=device)
+        for model in models
+    }
     return make_learner(alone, teams)
 
 
@@ -99,13 +79,17 @@ def carry_out(learner: LocalLearner, rank: int, order: Order) -> None:
     """Call what the order names."""
     from marft.algorithms.batch import Batch
     from marft.algorithms.transport import from_bytes, state_from_bytes
-    from marft.learners.ranks import join_ranks
+    from marft.learners.ranks import join_ranks, reach_store
     from marft.learners.wire import read_update
 
     match order.call:
         case "join":
-            device = next(iter(learner.teams.values())).device
-            learner.group = join_ranks(Path(order.arguments["path"]), rank, order.arguments["ranks"], device)
+            device, found = learner.bases[0].device, order.arguments
+            store = reach_store(*found["store"])
+            learner.group = joined = join_ranks(
+                store, rank, found["ranks"], device, found["host"], shard=found["shard"]
+            )
+            joined.divide(learner.bases)
         case "load":
             weights, moments = map(state_from_bytes, order.blocks)
             for name, own in weights.items():
@@ -118,4 +102,4 @@ def carry_out(learner: LocalLearner, rank: int, order: Order) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve_parent(work)

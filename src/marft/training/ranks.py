@@ -11,9 +11,13 @@ from marft.types import MarftError
 
 
 def rank_device(config: Config, rank: int) -> str:
-    """The device of one of several ranks: a GPU each, beginning with the config's, or the CPU for all."""
-    if config.learner.ranks == 1 or (first := pick_device(config.device)).type != "cuda":
+    """The device of one of several ranks: a GPU each, beginning with the config's, or the CPU for all. On a cluster the
+    others see the GPU alone that they were given."""
+    if config.learner.ranks == 1:
         return config.device
+    first = pick_device(config.device)
+    if first.type != "cuda" or (rank > 0 and config.cluster.address is not None):
+        return first.type
     return f"cuda:{(first.index or 0) + rank}"
 
 
@@ -27,7 +31,8 @@ def require_ranks(config: Config) -> None:
         raise MarftError(
             "learner.ranks: there is one Apple GPU, and it is one rank's; say learner.ranks=1 or device=cpu"
         )
-    if first.type == "cuda" and (first.index or 0) + ranks > (found := torch.cuda.device_count()):
+    here = config.cluster.address is None
+    if here and first.type == "cuda" and (first.index or 0) + ranks > (found := torch.cuda.device_count()):
         raise MarftError(
             f"learner.ranks: {ranks} ranks from {rank_device(config, 0)} on need a GPU each, and this machine has {found}; "
             "lower it, or say device=cpu"

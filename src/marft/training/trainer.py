@@ -269,7 +269,12 @@ class Trainer:
 
     def play_held_out(self, when: When) -> dict[str, Any]:
         """The figures of an evaluation at this moment; its transcripts go into the run's folder."""
-        return self.evaluator.play(self.keep_transcripts(when, self.position.iteration))
+        iteration = self.position.iteration
+        keep = self.keep_transcripts(when, iteration)
+        if not self.config.only_learns:
+            return self.evaluator.play(keep)
+        self.evaluator.offer(iteration, self.position.version, self.parts.snapshot())
+        return self.evaluator.take(iteration, keep)
 
     def keep_transcripts(self, when: When, iteration: int) -> Keep:
         """What writes the transcripts of an evaluation into the run's folder."""

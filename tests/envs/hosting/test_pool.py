@@ -21,13 +21,13 @@ from typing import Any
 import hosted
 import pytest
 
-from marft.envs import processes as processes_of_ours
+from marft import processes as processes_of_ours
 from marft.envs.hosting import InProcess, Pool, open_env
 from marft.envs.hosting.messages import PickledObject
 from marft.envs.hosting.workers import ForkServer, Spawner
-from marft.envs.processes import read_frames, to_frame
 from marft.game.lockstep import Lockstep
 from marft.game.validation import EnvironmentFault
+from marft.processes import read_frames, to_frame
 from marft.types import Completion, MarftError, Reward, Task, Turn
 
 TASK = Task(id="t", prompt="?")

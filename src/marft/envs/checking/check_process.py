@@ -16,7 +16,7 @@ from typing import Any
 from marft.envs.checking import message_checks, reward_checks, state_checks, task_checks
 from marft.envs.checking.checked_env import SPLITS, CheckedEnv, check_methods, find_class
 from marft.envs.checking.finding import Finding, Violation
-from marft.envs.processes import adopt_orphans, claim_stdout
+from marft.processes import adopt_orphans, claim_stdout
 
 Send = Callable[[Mapping[str, Any]], None]
 Check = Callable[[CheckedEnv], Iterator[Finding]]

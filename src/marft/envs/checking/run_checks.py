@@ -10,7 +10,7 @@ from typing import Any
 
 from marft.envs.checking.check_process import NEEDED
 from marft.envs.checking.finding import Finding
-from marft.envs.processes import ChildProcess
+from marft.processes import ChildProcess
 
 START_S = 60.0  # that our own process may take until its first word, on a busy machine
 HASH_SEEDS = ("1", "2")  # of two processes: an order that comes from a set differs between them

@@ -7,7 +7,7 @@ import threading
 import time
 
 from marft.envs.grading.algebra_worker import WALL_S
-from marft.envs.processes import ChildProcess, at_exit_and_fork
+from marft.processes import ChildProcess, at_exit_and_fork
 from marft.types import MarftError
 
 START_S = 120.0  # to import sympy, on a machine that is busy

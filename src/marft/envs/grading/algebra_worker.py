@@ -19,7 +19,7 @@ from marft.envs.grading.algebra import equal_by_algebra, load_math_verify
 from marft.envs.grading.answer_structure import parse_structure
 from marft.envs.grading.comparison import structures_equal
 from marft.envs.grading.latex_normalization import normalize_latex
-from marft.envs.processes import claim_stdout
+from marft.processes import claim_stdout
 
 WALL_S = 2.0
 CPU_S = 3

@@ -13,7 +13,7 @@ import sys
 from contextlib import suppress
 
 from marft.envs.hosting.worker_process import build_answer, build_env, serve
-from marft.envs.processes import adopt_orphans, end_with_parent, kill_descendants, parent_watched, read_frames, to_frame
+from marft.processes import adopt_orphans, end_with_parent, kill_descendants, parent_watched, read_frames, to_frame
 
 
 def main(control: socket.socket) -> None:

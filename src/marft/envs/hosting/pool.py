@@ -13,9 +13,9 @@ from marft.envs.base import Environment
 from marft.envs.hosting.host import NO_DEADLINES, Deadlines, Host
 from marft.envs.hosting.messages import unpack_answer
 from marft.envs.hosting.workers import ForkServer, Spawner, Worker
-from marft.envs.processes import forks_safely
 from marft.game.lockstep import Lockstep
 from marft.game.validation import EnvironmentFault
+from marft.processes import forks_safely
 from marft.types import MarftError
 from marft.untrusted_values import described
 

@@ -18,8 +18,8 @@ from typing import Any
 from marft.envs import make_env
 from marft.envs.base import Environment
 from marft.envs.hosting.messages import pack_answer, pack_fault
-from marft.envs.processes import adopt_orphans, claim_stdout, read_frames, receive_in_thread, to_frame
 from marft.game.validation import EnvironmentFault, fault_from_exception, validate_output
+from marft.processes import adopt_orphans, claim_stdout, read_frames, receive_in_thread, to_frame
 from marft.types import MarftError
 
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from marft.envs.processes import ChildProcess, kill_tree, read_frames, to_frame
 from marft.game.validation import EnvironmentFault
+from marft.processes import ChildProcess, kill_tree, read_frames, to_frame
 from marft.types import MarftError
 from marft.untrusted_values import described
 

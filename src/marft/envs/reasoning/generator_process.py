@@ -15,9 +15,9 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
-from marft.envs.processes import claim_stdout, receive_in_thread
 from marft.envs.reasoning.generator import TaskGenerator
 from marft.envs.reasoning.spec import TaskSpec
+from marft.processes import claim_stdout, receive_in_thread
 from marft.types import MarftError
 
 Order = tuple[bool, int, dict[str, Any]]  # not urgent, place in the line, what is asked

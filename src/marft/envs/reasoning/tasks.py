@@ -11,8 +11,8 @@ from dataclasses import asdict
 from typing import Any
 
 from marft.envs.base import GeneratedTasks, Split
-from marft.envs.processes import ChildProcess, LineReader
 from marft.envs.reasoning.spec import TaskSpec
+from marft.processes import ChildProcess, LineReader
 from marft.types import MarftError, Task
 
 PATIENCE = 300.0  # seconds without a word before the process counts as hung; a draw has its own, shorter limit

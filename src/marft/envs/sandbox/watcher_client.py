@@ -7,9 +7,9 @@ import subprocess
 import threading
 from importlib.resources import files
 
-from marft.envs.processes import at_exit_and_fork, own_group
 from marft.envs.sandbox.limits import Limits
 from marft.envs.sandbox.machine import Machine, unprivileged_user
+from marft.processes import at_exit_and_fork, own_group
 
 WATCHER = files("marft.envs.sandbox").joinpath("memory_watcher.py").read_text(encoding="utf-8")
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marft.envs.grading.algebra_client import AlgebraClient
-from marft.envs.processes import ChildProcess, LineReader, read_frames, to_frame
 from marft.envs.sandbox import require_sandbox
+from marft.processes import ChildProcess, LineReader, read_frames, to_frame
 from marft.types import MarftError
 
 LIBRARIES = "import asyncio, multiprocessing.connection, random, sysconfig, tempfile; sysconfig.get_config_vars()"
