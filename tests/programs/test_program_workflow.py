@@ -119,6 +119,9 @@ async def with_openai(task: dict[str, Any], base_url: str, api_key: str) -> str:
     text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
     response = await client.responses.create(model="solver", input=task["prompt"], instructions="Answer.")
     assert response.output_text == text == "<solver>"
+    async with client.responses.stream(model="planner", input=task["prompt"]) as events:
+        assert [event.delta async for event in events if event.type == "response.output_text.delta"] == ["<planner>"]
+        assert (await events.get_final_response()).output_text == "<planner>"
     assert [model.id async for model in client.models.list()] == ["planner", "solver"]
     try:
         await client.chat.completions.create(model="gpt-4o", messages=asked)
@@ -129,7 +132,7 @@ async def with_openai(task: dict[str, Any], base_url: str, api_key: str) -> str:
 
 def test_openai_s_own_client() -> None:
     episode = play(function="test_program_workflow:with_openai")
-    assert [turn.agent for turn in episode.turns] == ["planner", "solver", "solver", "program"]
+    assert [turn.agent for turn in episode.turns] == ["planner", "solver", "solver", "planner", "program"]
     assert "no agent is called" in episode.turns[-1].text
 
 
