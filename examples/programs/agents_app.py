@@ -6,6 +6,7 @@ import os
 import sys
 
 from agents import Agent, OpenAIProvider, RunConfig, Runner, function_tool
+from openai import AsyncOpenAI
 
 PLANNER = "You are the planner. List the steps."
 SOLVER = 'You are the solver. Follow the plan and end with "Answer: N".'
@@ -23,13 +24,13 @@ solver = Agent(name="Solver", instructions=SOLVER, model="solver", tools=[multip
 
 async def solve(task, base_url, api_key):
     """The solver's answer to `task["prompt"]`."""
-    models = OpenAIProvider(base_url=base_url, api_key=api_key, use_responses=True)
-    config = RunConfig(model_provider=models, tracing_disabled=True)
-    plan = await Runner.run(planner, task["prompt"], run_config=config)
-    answer = Runner.run_streamed(solver, f"{task['prompt']}\n\nplanner: {plan.final_output}", run_config=config)
-    async for _ in answer.stream_events():
-        pass
-    return answer.final_output
+    async with AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
+        config = RunConfig(model_provider=OpenAIProvider(openai_client=client), tracing_disabled=True)
+        plan = await Runner.run(planner, task["prompt"], run_config=config)
+        answer = Runner.run_streamed(solver, f"{task['prompt']}\n\nplanner: {plan.final_output}", run_config=config)
+        async for _ in answer.stream_events():
+            pass
+        return answer.final_output
 
 
 if __name__ == "__main__":  # echo '{"prompt": "Start with 17. Add 5. Multiply by 3."}' | python agents_app.py

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -184,6 +185,21 @@ def test_a_streamed_response_says_the_same() -> None:
         assert {event["item_id"] for event in events[3:7]} == {said["id"]}
 
     assert len(with_client(use, voice).turns) == 1
+
+
+@pytest.mark.parametrize(("limit", "status"), [({}, "completed"), ({"max_output_tokens": 2}, "incomplete")])
+def test_a_response_is_incomplete_where_the_client_s_own_limit_cut_it(limit: dict[str, int], status: str) -> None:
+    class Rambles(Voice):
+        async def generate(self, request: Request) -> Completion:
+            return replace(await super().generate(request), finish="length")
+
+    async def use(session: Session, post: Client) -> None:
+        _, answer = await post("/responses", {"model": "solver", "input": "1?", **limit})
+        assert answer["status"] == status
+        _, text = await post("/responses", {"model": "solver", "input": "1?", "stream": True, **limit})
+        assert events_of(text)[-1]["type"] == f"response.{status}"
+
+    with_client(use, Rambles())
 
 
 @pytest.mark.parametrize(

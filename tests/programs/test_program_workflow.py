@@ -141,6 +141,14 @@ def test_a_plain_function(app: str) -> None:
     assert [turn.agent for turn in episode.turns] == ["planner", "solver", "program"]
 
 
+def test_a_plain_function_of_the_folder_in_which_the_command_is_given(
+    app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", ["", *(folder for folder in sys.path if folder != str(tmp_path))])
+    monkeypatch.chdir(tmp_path)
+    assert len(play(function="their_app:plain").turns) == 3
+
+
 def test_a_command_answers_with_its_last_line(app: str) -> None:
     episode = play(cmd=f"{app} answer")
     assert [(turn.agent, turn.text) for turn in episode.turns] == [("solver", "<solver>"), ("program", "<solver>")]

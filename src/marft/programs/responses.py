@@ -112,7 +112,8 @@ def output_items(answer: Answer, number: str) -> list[dict[str, Any]]:
 def response_body(request: ChatRequest, answer: Answer, number: str) -> dict[str, Any]:
     """The answer in one piece."""
     counted = usage([answer])
-    cut = answer.turn.completion.finish == "length"
+    # clients give up on what is incomplete, and an agent that goes on until its own limit would never be judged for it
+    cut = answer.turn.completion.finish == "length" and request.max_tokens is not None
     return {
         "id": f"resp-{number}",
         "object": "response",
