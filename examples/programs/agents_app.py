@@ -3,13 +3,15 @@
 import asyncio
 import json
 import os
+import ssl
 import sys
 
 from agents import Agent, OpenAIProvider, RunConfig, Runner, function_tool
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 PLANNER = "You are the planner. List the steps."
 SOLVER = 'You are the solver. Follow the plan and end with "Answer: N".'
+TLS = ssl.create_default_context()  # making one takes longer than asking
 
 
 @function_tool
@@ -24,7 +26,8 @@ solver = Agent(name="Solver", instructions=SOLVER, model="solver", tools=[multip
 
 async def solve(task, base_url, api_key):
     """The solver's answer to `task["prompt"]`."""
-    async with AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
+    http = DefaultAsyncHttpxClient(verify=TLS, timeout=600)
+    async with AsyncOpenAI(base_url=base_url, api_key=api_key, http_client=http) as client:
         config = RunConfig(model_provider=OpenAIProvider(openai_client=client), tracing_disabled=True)
         plan = await Runner.run(planner, task["prompt"], run_config=config)
         answer = Runner.run_streamed(solver, f"{task['prompt']}\n\nplanner: {plan.final_output}", run_config=config)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -368,3 +370,15 @@ def test_it_listens_on_loopback_while_an_episode_is_open_and_no_longer() -> None
             await asyncio.open_connection(host, int(port))
 
     asyncio.run(knock())
+
+
+def test_all_episodes_of_a_play_may_knock_at_once() -> None:
+    async def use(session: Session, post: Client) -> None:
+        host, port = session.base_url.split("/")[2].split(":")
+        with ExitStack() as knocking:
+            for _ in range(400):  # this loop takes none of them meanwhile
+                knocking.enter_context(socket.create_connection((host, int(port)), timeout=2))
+        status, _ = await post("/models", method="GET")
+        assert status == 200
+
+    with_client(use)

@@ -35,6 +35,7 @@ from marft.types import MarftError, PromptTooLong, Reward
 LOOPBACK = "127.0.0.1"
 LARGEST = 8 << 20  # bytes of a request
 AT_ONCE = 64  # requests of one episode
+BACKLOG = 4096  # connections that wait until they are taken: all episodes of a play may begin at once
 Handler = Callable[["Session", web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
@@ -98,9 +99,11 @@ class Endpoint:
     async def open(self, game: Game) -> Session:
         """A key for one episode."""
         if self._listening is None:
-            self._listening = socket.create_server((LOOPBACK, 0), backlog=4096)
+            self._listening = socket.create_server((LOOPBACK, 0))
             self._web = web.Server(self._handle, access_log=None)
-            self._server = await asyncio.get_running_loop().create_server(self._web, sock=self._listening)
+            self._server = await asyncio.get_running_loop().create_server(
+                self._web, sock=self._listening, backlog=BACKLOG
+            )
         session = Session(
             game=game,
             base_url=f"http://{LOOPBACK}:{self._listening.getsockname()[1]}/v1",
