@@ -84,7 +84,9 @@ def beside(block: Block, folder: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the files of a page lie. A module of theirs may have the name of one of the tests', and gives it back."""
+    """Where the files of a page lie, beside the examples. A module of theirs may have the name of one of the tests', and
+    gives it back."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     ours = {name: sys.modules.pop(name) for name in ("teams",) if name in sys.modules}

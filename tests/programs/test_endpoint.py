@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -15,6 +18,7 @@ from voices import Voice, in_turn, run, team
 from marft.game.play import Game
 from marft.programs import endpoint as module
 from marft.programs.endpoint import Endpoint, Session
+from marft.programs.protocol import chosen_tools
 from marft.types import Completion, Episode, Request, SpeechError
 
 ASKED = [{"role": "user", "content": "2 + 2?"}]
@@ -148,6 +152,101 @@ def test_the_responses_api() -> None:
     assert [m.role for m in second.observation] == ["system", "user", "assistant", "tool"]
 
 
+def events_of(text: str) -> list[dict[str, Any]]:
+    """The server-sent events of a response, each named as its data is."""
+    found = []
+    for event in text.strip().split("\n\n"):
+        name, data = event.split("\n")
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+    assert [event["sequence_number"] for event in found] == list(range(len(found)))
+    return found
+
+
+def test_a_streamed_response_says_the_same() -> None:
+    voice = Voice(in_turn(f"I add.{CALL}"))
+
+    async def use(session: Session, post: Client) -> None:
+        tool = {"type": "function", "name": "add", "parameters": {"type": "object"}}
+        status, text = await post("/responses", {"model": "solver", "input": "1?", "tools": [tool], "stream": True})
+        assert status == 200
+        events = events_of(text)
+        of_item = ["output_item.added", "{}.delta", "{}.done", "output_item.done"]
+        assert [event["type"].removeprefix("response.") for event in events] == [
+            "created", "in_progress",
+            "output_item.added", "content_part.added", "output_text.delta", "output_text.done", "content_part.done",
+            "output_item.done",
+            *(name.format("function_call_arguments") for name in of_item),
+            "completed",
+        ]  # fmt: skip
+        assert events[0]["response"]["output"] == []
+        said, call = events[-1]["response"]["output"]
+        assert [event["item"] for event in events if event["type"] == "response.output_item.done"] == [said, call]
+        assert said["content"][0]["text"] == events[4]["delta"] == "I add."
+        assert call["arguments"] == events[9]["delta"] == '{"a": 1}'
+        assert {event["item_id"] for event in events[3:7]} == {said["id"]}
+
+    assert len(with_client(use, voice).turns) == 1
+
+
+@pytest.mark.parametrize(("limit", "status"), [({}, "completed"), ({"max_output_tokens": 2}, "incomplete")])
+def test_a_response_is_incomplete_where_the_client_s_own_limit_cut_it(limit: dict[str, int], status: str) -> None:
+    class Rambles(Voice):
+        async def generate(self, request: Request) -> Completion:
+            return replace(await super().generate(request), finish="length")
+
+    async def use(session: Session, post: Client) -> None:
+        _, answer = await post("/responses", {"model": "solver", "input": "1?", **limit})
+        assert answer["status"] == status
+        _, text = await post("/responses", {"model": "solver", "input": "1?", "stream": True, **limit})
+        assert events_of(text)[-1]["type"] == f"response.{status}"
+
+    with_client(use, Rambles())
+
+
+@pytest.mark.parametrize(
+    ("choice", "told"),
+    [
+        (None, ["add", "sub"]),
+        ("auto", ["add", "sub"]),
+        ("required", ["add", "sub"]),
+        ("none", []),
+        ({"type": "function", "function": {"name": "sub"}}, ["sub"]),
+        ({"type": "function", "name": "sub"}, ["sub"]),
+    ],
+)
+def test_which_tools_an_agent_is_told_of(choice: object, told: list[str]) -> None:
+    given = [{"type": "function", "function": {"name": name}} for name in ("add", "sub")]
+    assert [tool["function"]["name"] for tool in chosen_tools(given, choice)] == told
+
+
+SCHEMA = {"type": "object", "properties": {"sum": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "told"),
+    [
+        ("/chat/completions", {"messages": ASKED, "response_format": {"type": "text"}}, None),
+        ("/chat/completions", {"messages": ASKED, "response_format": {"type": "json_object"}}, "Answer with JSON alone."),
+        ("/chat/completions", {"messages": [{"role": "system", "content": "Add."}, *ASKED], "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}}, json.dumps(SCHEMA)),
+        ("/responses", {"instructions": "Add.", "input": "2 + 2?", "text": {"format": {"type": "json_schema", "name": "s", "schema": SCHEMA}}}, json.dumps(SCHEMA)),
+    ],
+)  # fmt: skip
+def test_an_agent_is_told_the_form_of_its_answer(path: str, body: dict[str, Any], told: str | None) -> None:
+    async def use(session: Session, post: Client) -> None:
+        status, _ = await post(path, {"model": "solver", **body})
+        assert status == 200
+
+    [turn] = with_client(use).turns
+    *system, asked = turn.observation
+    assert asked.content == "2 + 2?"
+    assert [message.role for message in system] == ["system"] * (told is not None)
+    if told is not None:
+        own = "instructions" in body or len(body.get("messages", ())) > 1
+        assert system[0].content.startswith("Add.\n\n") == own
+        assert system[0].content.endswith(told)
+
+
 def test_who_is_on_the_team() -> None:
     async def use(session: Session, post: Client) -> None:
         _, answer = await post("/models", method="GET")
@@ -167,15 +266,17 @@ def test_who_is_on_the_team() -> None:
         ("/chat/completions", {"model": "solver", "messages": ASKED, "n": True}, 400, "n is a number"),
         ("/chat/completions", {"model": "solver", "messages": ASKED, "max_tokens": -1}, 400, "max_tokens is a number"),
         ("/chat/completions", {"model": "solver", "messages": ASKED, "stop": [""]}, 400, "stop is"),
-        ("/chat/completions", {"model": "solver", "messages": ASKED, "response_format": {"type": "json_object"}}, 400, "response_format"),
+        ("/chat/completions", {"model": "solver", "messages": ASKED, "response_format": {"type": "xml"}}, 400, "the format 'xml' is none of text"),
         ("/chat/completions", {"model": "solver", "messages": ASKED, "response_format": [1]}, 400, "response_format is not an object"),
-        ("/chat/completions", {"model": "solver", "messages": ASKED, "tool_choice": "required"}, 400, "tool_choice"),
+        ("/chat/completions", {"model": "solver", "messages": ASKED, "tool_choice": "always"}, 400, "tool_choice is auto, none"),
+        ("/chat/completions", {"model": "solver", "messages": ASKED, "tool_choice": {"type": "function", "function": {"name": "sub"}}}, 400, "tools have no function 'sub'"),
         ("/chat/completions", {"model": "solver", "messages": ASKED, "tools": [3]}, 400, "tools"),
         ("/chat/completions", b"{", 400, "not JSON"),
         ("/chat/completions", b"[]", 400, "not a JSON object"),
         ("/chat/completions", b"x" * (9 << 20), 413, "at most 8 MiB"),
         ("/responses", {"model": "solver", "input": [3]}, 400, "no object"),
-        ("/responses", {"model": "solver", "input": "x", "stream": True}, 400, "not streamed"),
+        ("/responses", {"model": "gpt-4o", "input": "x", "stream": True}, 404, "no agent is called 'gpt-4o'"),
+        ("/responses", {"model": "solver", "input": "x", "text": {"format": {"type": "grammar"}}}, 400, "the format 'grammar' is none of text"),
         ("/responses", {"model": "solver", "input": "x", "previous_response_id": "r"}, 400, "nothing is stored"),
         ("/embeddings", {}, 404, "is not offered"),
         ("/reward", {"reward": float("nan")}, 400, "finite number"),
@@ -269,3 +370,15 @@ def test_it_listens_on_loopback_while_an_episode_is_open_and_no_longer() -> None
             await asyncio.open_connection(host, int(port))
 
     asyncio.run(knock())
+
+
+def test_all_episodes_of_a_play_may_knock_at_once() -> None:
+    async def use(session: Session, post: Client) -> None:
+        host, port = session.base_url.split("/")[2].split(":")
+        with ExitStack() as knocking:
+            for _ in range(400):  # this loop takes none of them meanwhile
+                knocking.enter_context(socket.create_connection((host, int(port)), timeout=2))
+        status, _ = await post("/models", method="GET")
+        assert status == 200
+
+    with_client(use)

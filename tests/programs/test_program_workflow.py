@@ -119,6 +119,9 @@ async def with_openai(task: dict[str, Any], base_url: str, api_key: str) -> str:
     text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
     response = await client.responses.create(model="solver", input=task["prompt"], instructions="Answer.")
     assert response.output_text == text == "<solver>"
+    async with client.responses.stream(model="planner", input=task["prompt"]) as events:
+        assert [event.delta async for event in events if event.type == "response.output_text.delta"] == ["<planner>"]
+        assert (await events.get_final_response()).output_text == "<planner>"
     assert [model.id async for model in client.models.list()] == ["planner", "solver"]
     try:
         await client.chat.completions.create(model="gpt-4o", messages=asked)
@@ -129,13 +132,21 @@ async def with_openai(task: dict[str, Any], base_url: str, api_key: str) -> str:
 
 def test_openai_s_own_client() -> None:
     episode = play(function="test_program_workflow:with_openai")
-    assert [turn.agent for turn in episode.turns] == ["planner", "solver", "solver", "program"]
+    assert [turn.agent for turn in episode.turns] == ["planner", "solver", "solver", "planner", "program"]
     assert "no agent is called" in episode.turns[-1].text
 
 
 def test_a_plain_function(app: str) -> None:
     episode = play(function="their_app:plain")
     assert [turn.agent for turn in episode.turns] == ["planner", "solver", "program"]
+
+
+def test_a_plain_function_of_the_folder_in_which_the_command_is_given(
+    app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", ["", *(folder for folder in sys.path if folder != str(tmp_path))])
+    monkeypatch.chdir(tmp_path)
+    assert len(play(function="their_app:plain").turns) == 3
 
 
 def test_a_command_answers_with_its_last_line(app: str) -> None:

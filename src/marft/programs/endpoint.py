@@ -28,14 +28,14 @@ from marft.programs.protocol import (
     completion_chunks,
     parse_json,
     read_chat_request,
-    read_responses_request,
-    response_body,
 )
+from marft.programs.responses import read_responses_request, response_body, response_events
 from marft.types import MarftError, PromptTooLong, Reward
 
 LOOPBACK = "127.0.0.1"
 LARGEST = 8 << 20  # bytes of a request
 AT_ONCE = 64  # requests of one episode
+BACKLOG = 4096  # connections that wait until they are taken: all episodes of a play may begin at once
 Handler = Callable[["Session", web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
@@ -99,9 +99,11 @@ class Endpoint:
     async def open(self, game: Game) -> Session:
         """A key for one episode."""
         if self._listening is None:
-            self._listening = socket.create_server((LOOPBACK, 0), backlog=4096)
+            self._listening = socket.create_server((LOOPBACK, 0))
             self._web = web.Server(self._handle, access_log=None)
-            self._server = await asyncio.get_running_loop().create_server(self._web, sock=self._listening)
+            self._server = await asyncio.get_running_loop().create_server(
+                self._web, sock=self._listening, backlog=BACKLOG
+            )
         session = Session(
             game=game,
             base_url=f"http://{LOOPBACK}:{self._listening.getsockname()[1]}/v1",
@@ -147,15 +149,15 @@ class Endpoint:
         answers = await session.ask(asked)
         if not asked.stream:
             return web.json_response(completion_body(asked, answers, number))
-        return await stream(request, completion_chunks(asked, answers, number))
+        return await stream(request, data_lines(completion_chunks(asked, answers, number)))
 
     async def _respond(self, session: Session, request: web.BaseRequest) -> web.StreamResponse:
         asked = read_responses_request(parse_json(await read_body(request)))
-        if asked.stream:
-            raise BadRequest("responses are not streamed here; use chat completions, or stream: false")
         number = f"{next(session.calls)}"
         [answer] = await session.ask(asked)
-        return web.json_response(response_body(asked, answer, number))
+        if not asked.stream:
+            return web.json_response(response_body(asked, answer, number))
+        return await stream(request, named_lines(response_events(asked, answer, number)))
 
     async def _list_models(self, session: Session, request: web.BaseRequest) -> web.StreamResponse:
         models = [{"id": name, "object": "model", "created": 0, "owned_by": "marft"} for name in session.game.team]
@@ -195,14 +197,24 @@ def read_reward(given: object) -> Reward:
     raise BadRequest("reward is a finite number")
 
 
-async def stream(request: web.BaseRequest, chunks: Iterator[dict[str, Any]]) -> web.StreamResponse:
-    """Server-sent events. Whoever hangs up meanwhile has had the turn all the same."""
+def data_lines(chunks: Iterator[dict[str, Any]]) -> Iterator[str]:
+    """Server-sent events as chat completions have them: no names, and a mark at the end."""
+    yield from (f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+    yield "data: [DONE]\n\n"
+
+
+def named_lines(events: Iterator[dict[str, Any]]) -> Iterator[str]:
+    """Server-sent events as responses have them: each by its name."""
+    return (f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
+
+
+async def stream(request: web.BaseRequest, lines: Iterator[str]) -> web.StreamResponse:
+    """An answer as server-sent events. Whoever hangs up meanwhile has had the turn all the same."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
     try:
         await response.prepare(request)
-        for chunk in chunks:
-            await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
-        await response.write(b"data: [DONE]\n\n")
+        for line in lines:
+            await response.write(line.encode())
         await response.write_eof()
     except ConnectionResetError:
         pass

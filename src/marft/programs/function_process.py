@@ -20,6 +20,8 @@ def main() -> None:
     adopt_orphans()
     frames: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     receive_in_thread(read_frames(sys.stdin.buffer), frames.put)
+    if "" not in sys.path:  # the user's own programs lie where the command is given
+        sys.path.insert(0, "")
     function = import_paths.find(sys.argv[1], "team.program.function")
     while True:
         order = json.loads(frames.get())

@@ -1,11 +1,11 @@
-"""OpenAI's protocol: what clients ask in chat completions and responses, and the answers in their form."""
+"""OpenAI's protocol: what clients ask in chat completions, and the answers in their form."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from marft.game.messages import read_messages, read_tools
@@ -13,7 +13,9 @@ from marft.game.tool_calls import Spoken
 from marft.types import Message, Turn
 
 MOST_CHOICES = 16
-REASONING = ("reasoning", "item_reference")  # items of the Responses API that say nothing an agent could read
+FORMATS = ("text", "json_object", "json_schema")
+JSON_PROMPT = "Answer with JSON alone."
+SCHEMA_PROMPT = "Answer with JSON alone, of this schema:\n{}"
 
 
 class BadRequest(Exception):
@@ -70,17 +72,14 @@ def parse_json(body: bytes) -> Mapping[str, Any]:
 
 def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
     """A request for chat completions."""
-    kind = section(body, "response_format").get("type", "text")
-    if kind != "text":
-        raise BadRequest(f"response_format {kind!r} is not offered: agents are trained on what they say freely")
     if body.get("functions"):
         raise BadRequest("functions is the older form; write tools")
     stop = body.get("stop") or ()
     with client_errors():
         return ChatRequest(
             model=read_model(body),
-            messages=read_messages(body.get("messages")),
-            tools=chosen_tools(body),
+            messages=tell_format(read_messages(body.get("messages")), read_format(body)),
+            tools=chosen_tools(body.get("tools"), body.get("tool_choice")),
             choices=read_count(body, "n", most=MOST_CHOICES) or 1,
             max_tokens=read_count(body, "max_completion_tokens") or read_count(body, "max_tokens"),
             stop=read_stop((stop,) if isinstance(stop, str) else stop),
@@ -88,69 +87,6 @@ def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
             stream=bool(body.get("stream")),
             stream_usage=bool(section(body, "stream_options").get("include_usage")),
         )
-
-
-def read_responses_request(body: Mapping[str, Any]) -> ChatRequest:
-    """A request of the Responses API: its items become messages."""
-    if body.get("previous_response_id") or body.get("conversation"):
-        raise BadRequest("nothing is stored here: send the whole conversation as input")
-    kind = section(section(body, "text"), "format").get("type", "text")
-    if kind != "text":
-        raise BadRequest(f"text.format {kind!r} is not offered: agents are trained on what they say freely")
-    given = body.get("input")
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    if not isinstance(items, list):
-        raise BadRequest("input is a text or a list of items")
-    messages = list(messages_of_items(items))
-    if body.get("instructions"):
-        messages.insert(0, {"role": "system", "content": body["instructions"]})
-    given_tools = body.get("tools") or []
-    if not isinstance(given_tools, list):
-        raise BadRequest("tools are a list")
-    tools = [
-        {
-            "type": "function",
-            "function": {key: tool[key] for key in ("name", "description", "parameters") if key in tool},
-        }
-        if isinstance(tool, dict) and tool.get("type") == "function"
-        else tool
-        for tool in given_tools
-    ]
-    with client_errors():
-        return ChatRequest(
-            model=read_model(body),
-            messages=read_messages(messages),
-            tools=chosen_tools({**body, "tools": tools}),
-            max_tokens=read_count(body, "max_output_tokens"),
-            stream=bool(body.get("stream")),
-        )
-
-
-def messages_of_items(items: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """Messages in the form of chat completions; calls that follow one another are one message's."""
-    calls: list[dict[str, Any]] = []
-    text: Any = None
-    for item in (*items, None):
-        if isinstance(item, dict) and item.get("type") == "function_call":
-            function = {"name": item.get("name"), "arguments": item.get("arguments")}
-            calls.append({"id": item.get("call_id"), "type": "function", "function": function})
-            continue
-        if calls:
-            yield {"role": "assistant", "content": text, "tool_calls": calls}
-            calls, text = [], None
-        elif text is not None:
-            yield {"role": "assistant", "content": text}
-            text = None
-        if item is None:
-            return
-        if not isinstance(item, dict):
-            raise BadRequest("an item of input is no object")
-        if item.get("type") == "function_call_output":
-            yield {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
-        elif item.get("role") == "assistant":
-            text = item.get("content")  # its calls may follow
-        elif item.get("type") not in REASONING:
-            yield {"role": item.get("role"), "content": item.get("content")}
 
 
 def section(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -186,13 +122,53 @@ def read_stop(given: object) -> tuple[str, ...]:
     return tuple(given)
 
 
-def chosen_tools(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    """The tools that the agent is told of; none where it shall call none."""
-    choice, tools = body.get("tool_choice"), body.get("tools") or ()
-    if choice not in (None, "auto", "none"):
-        raise BadRequest("tool_choice: an agent decides itself whether it calls a tool; say auto or none")
+def chosen_tools(given: object, choice: object) -> tuple[Mapping[str, Any], ...]:
+    """The tools that the agent is told of. Whether it calls one it decides itself, also where a call is required: its
+    samples must be its own."""
+    tools = given or ()
     read_tools(tools)
-    return () if choice == "none" else tuple(tools)
+    assert isinstance(tools, Sequence)
+    match choice:
+        case None | "auto" | "required":
+            return tuple(tools)
+        case "none":
+            return ()
+        case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
+            if named := tuple(tool for tool in tools if tool["function"]["name"] == name):
+                return named
+            raise BadRequest(f"tool_choice: tools have no function {name!r}")
+    raise BadRequest("tool_choice is auto, none, required or one function")
+
+
+def read_format(body: Mapping[str, Any]) -> str | None:
+    """What `response_format` tells the agent; None where it may say anything."""
+    given = section(body, "response_format")
+    return format_prompt(given.get("type", "text"), section(given, "json_schema").get("schema"))
+
+
+def format_prompt(kind: object, schema: object) -> str | None:
+    """How an agent is told to answer with JSON. Nothing holds it to that: it is trained on what it says freely."""
+    match kind:
+        case "text":
+            return None
+        case "json_object":
+            return JSON_PROMPT
+        case "json_schema":
+            try:
+                return SCHEMA_PROMPT.format(json.dumps(schema))
+            except RecursionError:
+                raise BadRequest("the schema of the format is nested too deeply") from None
+    raise BadRequest(f"the format {kind!r} is none of {', '.join(FORMATS)}")
+
+
+def tell_format(messages: tuple[Message, ...], told: str | None) -> tuple[Message, ...]:
+    """Messages whose system message ends with how to answer."""
+    if told is None:
+        return messages
+    first, *rest = messages
+    if first.role == "system":
+        return (replace(first, content=f"{first.content}\n\n{told}"), *rest)
+    return (Message(role="system", content=told), *messages)
 
 
 class client_errors:  # used as a statement
@@ -269,42 +245,3 @@ def completion_chunks(request: ChatRequest, answers: Sequence[Answer], number: s
         yield {**common, "choices": [{"index": i, "delta": {}, "finish_reason": answer.finish, "logprobs": None}]}
     if request.stream_usage:
         yield {**common, "choices": [], "usage": usage(answers)}
-
-
-def response_body(request: ChatRequest, answer: Answer, number: str) -> dict[str, Any]:
-    """The answer of the Responses API."""
-    spoken, counted = answer.spoken, usage([answer])
-    output: list[dict[str, Any]] = []
-    if spoken.content or not spoken.calls:
-        text = {"type": "output_text", "text": spoken.content, "annotations": [], "logprobs": []}
-        output.append(
-            {"type": "message", "id": f"msg-{number}", "role": "assistant", "status": "completed", "content": [text]}
-        )
-    output += [
-        {
-            "type": "function_call", "id": f"fc-{number}-{call.id}", "call_id": call.id, "name": call.name,
-            "arguments": call.arguments, "status": "completed",
-        }
-        for call in spoken.calls
-    ]  # fmt: skip
-    cut = answer.turn.completion.finish == "length"
-    return {
-        "id": f"resp-{number}",
-        "object": "response",
-        "created_at": int(time.time()),
-        "status": "incomplete" if cut else "completed",
-        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-        "error": None,
-        "model": request.model,
-        "output": output,
-        "parallel_tool_calls": True,
-        "tool_choice": "auto",
-        "tools": [],
-        "usage": {
-            "input_tokens": counted["prompt_tokens"],
-            "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens": counted["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": counted["total_tokens"],
-        },
-    }
