@@ -77,6 +77,9 @@ ROOMS: Mapping[str, Room] = {
         marft=frozenset({"types", "import_paths", "untrusted_values", "watchdog", "terminal", "config", "game"}),
         lazily=True,
     ),
+    "envs.tools.function": Room(  # a signature is a schema
+        marft=frozenset({"types", "untrusted_values", "game"}), libraries=frozenset({"pydantic"})
+    ),
     "models": Room(
         marft=frozenset({"types", "terminal", "files", "config"}),
         # the table says torch and transformers; the others are parts of these two: file format, hub, chat templates

@@ -16,7 +16,7 @@ from marft.config.reading import (
 )
 from marft.config.safe_yaml import parse_yaml
 from marft.config.schema import Config, EnvConfig
-from marft.config.team import WORKFLOWS, AgentConfig, RemoteConfig, TeamConfig
+from marft.config.team import WORKFLOWS, AgentConfig, RemoteConfig, ServerConfig, TeamConfig
 
 __all__ = [
     "ALGORITHMS",
@@ -29,6 +29,7 @@ __all__ = [
     "EnvConfig",
     "GaeConfig",
     "RemoteConfig",
+    "ServerConfig",
     "TeamConfig",
     "free_settings",
     "load_config",
