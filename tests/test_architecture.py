@@ -83,6 +83,9 @@ ROOMS: Mapping[str, Room] = {
         ),
         lazily=True,
     ),
+    "envs.tools.function": Room(  # a signature is a schema
+        marft=frozenset({"types", "untrusted_values", "game"}), libraries=frozenset({"pydantic"})
+    ),
     "models": Room(
         marft=frozenset({"types", "terminal", "files", "config"}),
         # the table says torch and transformers; the others are parts of these two: file format, hub, chat templates

@@ -52,6 +52,26 @@ NAMES = [
         f"{A}.tools.0",
         "'calculater' is none of calculator, python; did you mean 'calculator'?; or give package.module:Class",
         f"{A}.tools=[m:Mine]",
+        f"{A}.tools=[m:function, {{mcp: python server.py}}]",
+        f"{A}.tools=[{{mcp: http://127.0.0.1:8000/mcp}}]",
+    ),
+    refusal(
+        f"{A}.tool_deadline=2",
+        f"{A}.tool_deadline",
+        "it has no tools to call",
+        f"{A}.tool_deadline=2 & {A}.tools=[python]",
+    ),
+    refusal(
+        f"{A}.tools=[{{mcp: ' '}}]",
+        f"{A}.tools.0.mcp",
+        "not a command line; write it like python server.py",
+        f"{A}.tools=[{{mcp: server}}]",
+    ),
+    refusal(f'{A}.tools=[{{mcp: "a \'b"}}]', f"{A}.tools.0.mcp", "not a command line: no closing quotation; close it"),
+    refusal(
+        f"{A}.tools=[{{mcp: 'http://h/mcp?key=1'}}]",
+        f"{A}.tools.0.mcp",
+        "would be saved with the run; drop it and give the key by a variable that the server reads",
     ),
     refusal(
         "engine.name=locl", "engine.name", "'locl' is none of local, vllm; did you mean 'local'?", "engine.name=m:Mine"

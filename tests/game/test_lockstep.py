@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from marft.game.lockstep import Lockstep
+from marft.game import lockstep as lockstep_module
+from marft.game.lockstep import Lockstep, Patience
 
 
 async def late(seconds: float, value: int) -> int:
@@ -92,3 +93,48 @@ def test_a_question_that_fails_or_is_given_up_holds_nobody_back() -> None:
     assert isinstance(failed, RuntimeError)
     assert answer == 7
     assert isinstance(cancelled, asyncio.CancelledError)
+
+
+def test_engines_wait_for_a_quick_tool_and_go_on_without_one_that_was_slow_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lockstep_module, "PATIENCE_S", 0.1)
+    happened: list[str] = []
+
+    async def ask(patience: Patience, seconds: float, name: str) -> None:
+        await patience.reply(late(seconds, 1))
+        happened.append(name)
+
+    async def generate(lockstep: Lockstep) -> None:
+        await asyncio.sleep(0.01)
+        await lockstep.settled()
+        happened.append("generated")
+
+    async def story() -> None:
+        lockstep = Lockstep()
+        patience = Patience(lockstep)
+        for seconds, name in ((0.05, "quick"), (0.4, "slow"), (0.05, "afterwards")):
+            await asyncio.gather(ask(patience, seconds, name), generate(lockstep))
+
+    asyncio.run(story())
+    assert happened == ["quick", "generated", "generated", "slow", "generated", "afterwards"]
+
+
+def test_a_call_that_is_given_up_ends() -> None:
+    ended: list[bool] = []
+
+    async def endless() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    async def story() -> None:
+        lockstep = Lockstep()
+        asking = asyncio.ensure_future(Patience(lockstep).reply(endless()))
+        await asyncio.sleep(0.01)
+        asking.cancel()
+        await asyncio.sleep(0.05)
+        assert ended == [True]  # before the loop ends everything
+
+    asyncio.run(story())

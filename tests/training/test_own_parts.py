@@ -10,9 +10,10 @@ from quick import config_of, seated, start
 from toys import rows
 
 from marft.game.lockstep import Lockstep
+from marft.game.tools import ToolFailure
 from marft.rollouts.event_loop import run_async
 from marft.runs.directory import RunDirectory
-from marft.training.agents import make_tools
+from marft.training.agents import OpenTools
 from marft.types import MarftError
 
 CODE = """
@@ -128,13 +129,14 @@ def test_what_does_not_fit_is_one_line(changes: dict[str, Any], line: str) -> No
     assert str(caught.value) == line
 
 
-def test_a_tool_never_raises_and_is_short() -> None:
+def test_what_a_tool_says_is_short_and_what_it_raises_is_a_failure_of_the_call() -> None:
     [agent] = [config_of(team={"agents": {"ann": {"tools": ["own_parts:Clock"]}}}).team.agents["ann"]]
-    tools = make_tools(agent, Lockstep())
-    [(name, tool)] = tools.by_name.items()
+    tools = OpenTools({"ann": agent}, Lockstep())
+    [(name, tool)] = tools.by_agent["ann"].by_name.items()
     assert name == "clock"
     assert len(run_async(tool.use("Paris"))) == 1000
-    assert run_async(tool.use("Atlantis")) == "error: KeyError: 'Atlantis'"
+    with pytest.raises(ToolFailure, match="KeyError: 'Atlantis'"):  # which the game turns into an answer
+        run_async(tool.use("Atlantis"))
 
 
 def test_an_engine_that_gives_no_probabilities_fails_its_episodes(tmp_path: Path) -> None:

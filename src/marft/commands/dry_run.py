@@ -4,6 +4,7 @@ printed. No weights are loaded and nothing is written."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from textwrap import indent
 
@@ -20,7 +21,7 @@ from marft.rollouts.event_loop import run_async
 from marft.rollouts.runner import EpisodeRunner, Start
 from marft.terminal import say
 from marft.terminal.status import Status
-from marft.training.agents import make_agent, make_agent_engine
+from marft.training.agents import OpenTools, make_agent, make_agent_engine
 from marft.training.build import (
     adapter_of,
     adapter_spec,
@@ -66,13 +67,13 @@ def dry_run(config: Config, status: Status | None = None) -> None:
     workflow = make_workflow(config)
     lockstep = Lockstep()
     status.begin(f"preparing the environment {config.env.name} and its tasks")
-    with open_host(config.env, lockstep) as host:
+    with open_host(config.env, lockstep) as host, closing(OpenTools(config.team.agents, lockstep)) as tools:
         train = host.tasks("train")
         tokenizers: dict[str, TokenizerInfo] = {}
         for name in base_names(config):
             status.begin(f"reading the tokenizer of {name}")
             tokenizers[name] = read_tokenizer(name)
-        team = {name: make_stand_in(config, name, tokenizers, lockstep) for name in config.team.agents}
+        team = {name: make_stand_in(config, name, tokenizers, tools) for name in config.team.agents}
         runner = EpisodeRunner(team=team, host=host, workflow=workflow)
         [episode] = run_async(runner.episodes([Start(task=train[0], sample=0)], f"{config.seed}/dry"))
         others = [
@@ -102,15 +103,17 @@ def check_adapters(config: Config) -> None:
             adapter_spec(config, adapter, agent, None)
 
 
-def make_stand_in(config: Config, name: str, tokenizers: Mapping[str, TokenizerInfo], lockstep: Lockstep) -> Agent:
+def make_stand_in(config: Config, name: str, tokenizers: Mapping[str, TokenizerInfo], tools: OpenTools) -> Agent:
     """The agent as in a run, but with an engine that says fixed texts; a script speaks for itself."""
     agent, told = config.team.agents[name], scripted_decisions(config, name)
     engine: TextEngine | None = make_agent_engine(agent)
-    if engine is None:
-        engine = StandIn(name, tokenizers[model_of(config, name)].encode, told)
-    elif agent.kind == "remote":
+    chat = tokenizers[model_of(config, name)].chat if engine is None else None
+    if chat is not None:
+        engine = StandIn(name, chat.encode, told)
+    elif engine is not None and agent.kind == "remote":
         engine = StandIn(name, engine.encode, told)
-    return make_agent(config, name, adapter_of(config, name), engine, lockstep)
+    assert engine is not None
+    return make_agent(config, name, adapter_of(config, name), engine, tools.by_agent[name], chat)
 
 
 def scripted_decisions(config: Config, name: str) -> Iterator[str]:
@@ -152,7 +155,8 @@ def describe_agent(config: Config, name: str) -> str:
     """`solver (64 tokens, uses calculator)`, or an agent's kind where it is not trained."""
     agent = config.team.agents[name]
     told = f"{agent.max_tokens} tokens" if agent.kind == "trained" else agent.kind
-    tools = f", uses {' and '.join(agent.tools)}" if agent.tools else ""
+    named = [tool if isinstance(tool, str) else tool.mcp for tool in agent.tools]
+    tools = f", uses {' and '.join(named)}" if named else ""
     return f"{name} ({told}{tools})"
 
 

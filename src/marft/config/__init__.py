@@ -15,8 +15,8 @@ from marft.config.reading import (
     to_yaml,
 )
 from marft.config.safe_yaml import parse_yaml
-from marft.config.schema import Config, EnvConfig, LearnerConfig
-from marft.config.team import WORKFLOWS, AgentConfig, RemoteConfig, TeamConfig
+from marft.config.schema import Config, EnvConfig
+from marft.config.team import WORKFLOWS, AgentConfig, RemoteConfig, ServerConfig, TeamConfig
 
 __all__ = [
     "ALGORITHMS",
@@ -28,8 +28,8 @@ __all__ = [
     "CreditConfig",
     "EnvConfig",
     "GaeConfig",
-    "LearnerConfig",
     "RemoteConfig",
+    "ServerConfig",
     "TeamConfig",
     "free_settings",
     "load_config",

@@ -22,7 +22,7 @@ def explain_error(error: ValidationError, data: Mapping[str, Any]) -> str:
     found = error.errors()
     # an unknown key is often a misspelt one, which is then missing too
     first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
-    path = [str(part) for part in first["loc"] if str(part) != "[key]"]
+    path = [str(part) for part in first["loc"] if not str(part).startswith("[")]  # pydantic's [key], our own tags
     where, given = printable_path(".".join(path)), quote_value(path, first["input"])
     but = f", not {given}" if given else ""
     match first["type"]:

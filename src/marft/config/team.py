@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from marft.config.section import Function, Name, Section, Text, check_class, check_function, nearest
 from marft.types import MAX_TURNS, Sampling
@@ -62,6 +63,32 @@ class RemoteConfig(Section):
     retries: Annotated[int, Field(ge=0)] = 4
 
 
+class ServerConfig(Section):
+    """An MCP server, all of whose tools are offered: a command line that starts one, or its HTTP address."""
+
+    mcp: Text
+
+    @field_validator("mcp")
+    @classmethod
+    def check_address(cls, mcp: str) -> str:
+        """Raise a ValueError for what is neither."""
+        if mcp.startswith(("http://", "https://")):
+            return check_url(mcp, "a variable that the server reads")
+        try:
+            words = shlex.split(mcp)
+        except ValueError as error:
+            raise ValueError(f"not a command line: {str(error).lower()}; close it") from None
+        if not words:
+            raise ValueError("not a command line; write it like python server.py, or http://127.0.0.1:8000/mcp")
+        return mcp
+
+
+ToolConfig = Annotated[
+    Annotated[str, check_class(*TOOLS), Tag("[name]")] | Annotated[ServerConfig, Tag("[server]")],
+    Discriminator(lambda given: "[server]" if isinstance(given, Mapping | ServerConfig) else "[name]"),
+]
+
+
 class AgentConfig(Section):
     """One agent's profile: what it is told, what it sees, how it speaks, and what of it is trained."""
 
@@ -73,8 +100,9 @@ class AgentConfig(Section):
     max_tokens: Annotated[int, Field(ge=1)] = 64
     stop: tuple[Text, ...] = ()
     chat_template_kwargs: dict[str, bool | int | float | str] = Field(default_factory=dict)  # enable_thinking, …
-    tools: tuple[Annotated[str, check_class(*TOOLS)], ...] = ()
+    tools: tuple[ToolConfig, ...] = ()
     calls: Annotated[int, Field(ge=1)] | None = None  # of its tools, most in one turn; None: 4
+    tool_deadline: Annotated[float, Field(gt=0)] | None = None  # seconds of a call; None: 30
     trainable: bool | None = None  # None: where it has weights of ours
     adapter: Name | None = None  # None: its own; agents that name the same one share it
     rank: Annotated[int, Field(ge=1)] | None = None  # None: lora.rank
@@ -109,6 +137,8 @@ class AgentConfig(Section):
             raise ValueError("script: either a script or an endpoint speaks for an agent; drop script or remote")
         if self.calls is not None and not self.tools:
             raise ValueError("calls: it has no tools to call; drop calls or give tools: [calculator]")
+        if self.tool_deadline is not None and not self.tools:
+            raise ValueError("tool_deadline: it has no tools to call; drop it or give tools: [calculator]")
         if len(set(self.tools)) < len(self.tools):
             raise ValueError("tools: one of them comes twice; name each once")
         self._check_weights()

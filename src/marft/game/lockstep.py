@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+PATIENCE_S = 1.0  # for which engines wait for a tool of the user's
 
 
 class Lockstep:
@@ -54,3 +55,25 @@ class Lockstep:
         for turn in (*released, *([idle] if idle else [])):
             if not turn.done():  # whoever waited may have been cancelled
                 turn.set_result(None)
+
+
+class Patience:
+    """Calls of one tool in lockstep, until one takes longer than PATIENCE_S: engines go on without it, then and afterwards.
+
+    So a quick tool leaves runs repeatable, and a slow one holds no engine up.
+    """
+
+    def __init__(self, lockstep: Lockstep) -> None:
+        self.lockstep, self.exhausted = lockstep, False
+
+    async def reply(self, question: Awaitable[T]) -> T:
+        """The answer to `question`."""
+        if self.exhausted:
+            return await question
+        task = asyncio.ensure_future(question)
+        try:
+            done, _ = await self.lockstep.reply(asyncio.wait({task}, timeout=PATIENCE_S))
+            self.exhausted = self.exhausted or not done
+            return await task
+        finally:
+            task.cancel()

@@ -29,7 +29,7 @@ from marft.game.endings import (
 from marft.game.guarded_env import EnvironmentHost, GuardedEnv
 from marft.game.messages import read_messages, read_tools
 from marft.game.observation import View
-from marft.game.tools import ToolCall, with_recipient
+from marft.game.tools import ToolCall, ToolFailure, with_recipient
 from marft.game.workflows import Workflow
 from marft.types import (
     MAX_TURNS,
@@ -102,44 +102,61 @@ class Game:
         ranks = list(self.team)
         acting = sorted(range(len(names)), key=lambda i: ranks.index(names[i]))
         made: dict[int, Turn] = {}
-        calls: Counter[int] = Counter()
+        called: Counter[int] = Counter()
+        going_on: dict[int, tuple[Message, ...] | None] = {}  # what those read who have called tools
         while acting:
-            spoken = await self._speak([names[i] for i in acting], options)
-            using: dict[int, ToolCall] = {}
+            spoken = await self._speak([names[i] for i in acting], options, [going_on.get(i) for i in acting])
+            using: dict[int, tuple[ToolCall, ...]] = {}
             for i, turn in zip(acting, spoken, strict=True):
                 tools = self.team[names[i]].tools
-                call = tools.find_call(turn.completion) if calls[i] < tools.most else None
-                if call is not None:
-                    using[i] = call
-                made[i] = with_recipient(turn, call)
+                calls = tools.find_calls(turn) if called[i] < tools.most else ()
+                if calls:
+                    using[i] = tools.within_limit(calls, tools.most - called[i])
+                made[i] = with_recipient(turn, calls[0] if calls else None)
                 await self._record(made[i])
-            await self._use([(names[i], call) for i, call in using.items()])
+            answers = iter(await self._use([(names[i], call) for i, calls in using.items() for call in calls]))
+            for i, calls in using.items():
+                going_on[i] = self.team[names[i]].tools.go_on(made[i], calls, [next(answers) for _ in calls])
+                called[i] += len(calls)
             acting = list(using)
-            calls.update(acting)
         return tuple(made[i] for i in range(len(names)))
 
-    async def _speak(self, names: Sequence[str], options: ActOptions) -> list[Turn]:
-        """One message of each."""
+    async def _speak(
+        self, names: Sequence[str], options: ActOptions, going_on: Sequence[tuple[Message, ...] | None]
+    ) -> list[Turn]:
+        """One message of each; those who are `going_on` in the middle of their turn read these messages."""
         start = len(self.turns)
         shown = [await self._shown_to(name, options.note) for name in names]
         self._check_room(len(names), before=names[0], shown=shown[0])
         spoken = [*(turn.agent for turn in self.turns), *names]
         moves = [
-            self._move(self.team[name], index=k, nth=spoken[:k].count(name), shown=shown[k - start], options=options)
+            self._move(
+                self.team[name], index=k, nth=spoken[:k].count(name), shown=shown[k - start], options=options,
+                going_on=going_on[k - start],
+            )
             for k, name in enumerate(names, start)
-        ]
+        ]  # fmt: skip
         return [await moves[0]] if len(moves) == 1 else list(await asyncio.gather(*moves))
 
-    async def _use(self, calls: Sequence[tuple[str, ToolCall]]) -> None:
+    async def _use(self, calls: Sequence[tuple[str, ToolCall]]) -> list[str]:
         """The tools' answers, each to the agent who called."""
         start = len(self.turns)
         known = self._replayed[start : start + len(calls)]
         fresh = calls[len(known) :]
         answers = [turn.text for turn in known]
-        answers += await asyncio.gather(*(self.team[name].tools.use(call) for name, call in fresh))
+        answers += await asyncio.gather(*(self._call(name, call) for name, call in fresh))
         for (name, call), text in zip(calls, answers, strict=True):
             self._check_room(1, before=name, shown="")
             await self._record(self._unspoken(call.tool, text, shown="", to=name))
+        return answers
+
+    async def _call(self, name: str, call: ToolCall) -> str:
+        """One tool's answer; why there is none is an answer too, and counted."""
+        try:
+            return await self.team[name].tools.use(call)
+        except ToolFailure as failure:
+            self.count(failure.count)
+            return f"error: {failure}"
 
     async def chat(
         self, name: str, messages: Sequence[Message | Mapping[str, Any]], *,
@@ -260,13 +277,16 @@ class Game:
         parts = (await self._env.shown(name), note, self.team[name].tools.help)
         return "\n\n".join(part for part in parts if part)
 
-    async def _move(self, agent: Agent, *, index: int, nth: int, shown: str, options: ActOptions) -> Turn:
+    async def _move(
+        self, agent: Agent, *, index: int, nth: int, shown: str, options: ActOptions,
+        going_on: tuple[Message, ...] | None,
+    ) -> Turn:  # fmt: skip
         if index < len(self._replayed):
             return check_replay(self._replayed[index], agent.name)
         sees = agent.sees if options.sees is None else tuple(options.sees)
         prompts = {each.name: each.prompt for each in self.team.values()}
         view = View(agent=agent.name, prompts=prompts, task=self.task, shown=shown, turns=self.turns, sees=sees)
-        observation = view.observe(agent.history)
+        observation = view.observe(agent.history) if going_on is None else going_on
         adapter = None if index == self._base_at else agent.adapter
         seed = seed_of(self._seed, index)
         try:

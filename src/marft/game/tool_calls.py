@@ -49,6 +49,8 @@ def take_apart(text: str, written: CallFormat | None) -> Spoken:
             content = "" if found else text
         case "mistral":
             content, marker, rest = text.partition(MISTRAL)
+            if not marker and text.lstrip().startswith("[{"):  # the marker is a token that texts leave out
+                content, marker, rest = "", MISTRAL, text
             found = list(json_items(rest)) if marker else []
             content = content.strip() if marker else text
     calls: list[FunctionCall] = []

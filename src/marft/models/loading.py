@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +17,10 @@ from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # of
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from marft.models.chat import render
+from marft.models.chat import ChatFormat, render
 from marft.models.registry import resolve
 from marft.models.suitability import check_config, explain_not_causal
-from marft.types import ChatOptions, MarftError, Message
+from marft.types import MarftError, Message
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>")
@@ -41,9 +41,9 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerInfo:
-    """How a base model reads: its prompts as tokens, how many tokens it knows, and the most of a sequence."""
+    """How a base model reads: its way to write chats, how many tokens it knows, and the most of a sequence."""
 
-    encode: Callable[[Sequence[Message], ChatOptions], tuple[int, ...]]
+    chat: ChatFormat
     words: int
     longest: int
 
@@ -111,7 +111,7 @@ def read_tokenizer(name: str) -> TokenizerInfo:
     """What is known of a base model without its weights, which stay where they are."""
     settings, tokenizer, _ = read_files(name, None)
     return TokenizerInfo(
-        encode=lambda messages, options: render(tokenizer, messages, options),
+        chat=ChatFormat(tokenizer, frozenset()),
         words=len(tokenizer),
         longest=context_limit(settings.get_text_config()),
     )

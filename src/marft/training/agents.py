@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from marft import import_paths
-from marft.config import AgentConfig, Config
+from marft.config import AgentConfig, Config, ServerConfig
 from marft.engines.absent import AbsentEngine
 from marft.engines.base import Engine
 from marft.engines.checked import CheckedEngine
 from marft.engines.local import LocalEngine
 from marft.engines.scripted import ScriptedEngine, find_script
-from marft.envs.tools import Tool, make_tool
+from marft.envs.tools import make_tool
+from marft.envs.tools.mcp_server import McpServer
 from marft.game.agent import Agent, TextEngine
-from marft.game.lockstep import Lockstep
+from marft.game.lockstep import Lockstep, Patience
 from marft.game.thoughts import USUAL_MARKERS, ThoughtMarkers
 from marft.game.tool_calls import format_of
 from marft.game.tools import AgentTool, Tools
@@ -26,6 +26,7 @@ from marft.types import ChatOptions, MarftError, Sampling
 
 UNLIMITED = 1 << 30
 MOST_CALLS = 4  # of tools in one turn, unless the config says how many
+TOOL_DEADLINE = 30.0  # seconds of a call, unless the config says how many
 
 
 def make_agent(
@@ -33,15 +34,15 @@ def make_agent(
     name: str,
     adapter: str | None,
     engine: TextEngine,
-    lockstep: Lockstep,
-    team: TeamModel | None = None,
+    tools: Tools,
+    spoken: ChatFormat | None = None,
 ) -> Agent:
     """An agent of the config with its prompt, sampling settings and tools, which speaks with `engine`, by that adapter.
-    `team` is its base model, which has its own way to mark thoughts and calls."""
+    `spoken` is its base model's way to write chats, and to mark thoughts and calls."""
     agent = config.team.agents[name]
-    chat = ChatOptions(arguments=tuple(agent.chat_template_kwargs.items()))
-    spoken = None if team is None else ChatFormat(team.tokenizer, team.end_ids)
-    tools = make_tools(agent, lockstep)
+    written = None if spoken is None else format_of(spoken.template)
+    tools = replace(tools, written=written if tools.by_name else None)
+    chat = ChatOptions(arguments=tuple(agent.chat_template_kwargs.items()), tools=tools.schemas)
     sampling = (
         Sampling(max_tokens=UNLIMITED) if agent.kind == "scripted" else agent.sampling
     )  # a script says what it says
@@ -56,20 +57,48 @@ def make_agent(
         history=config.team.history,
         chat=chat,
         thoughts=USUAL_MARKERS if spoken is None else ThoughtMarkers(*spoken.thought_markers(chat)),
-        call_format=(None if spoken is None else format_of(spoken.template)) or "hermes",
+        call_format=written or "hermes",
     )
 
 
-def make_tools(agent: AgentConfig, lockstep: Lockstep) -> Tools:
-    """The agent's tools, each used in a thread, so that several agents' calls run at once."""
+class OpenTools:
+    """The tools of a team by agent, and the servers that some of them live in: one of each, whoever calls it."""
 
-    def offer(tool: Tool) -> AgentTool:
-        return AgentTool(help=tool.help, use=lambda text: lockstep.reply(asyncio.to_thread(tool.use, text)))
+    def __init__(self, agents: Mapping[str, AgentConfig], lockstep: Lockstep) -> None:
+        self._servers: dict[str, McpServer] = {}
+        try:
+            self.by_agent = {name: self._open(agent, lockstep) for name, agent in agents.items()}
+        except BaseException:
+            self.close()
+            raise
 
-    made = [make_tool(name) for name in agent.tools]
-    if twice := [tool.name for tool in made if [other.name for other in made].count(tool.name) > 1]:
-        raise MarftError(f"tools: two of them are called {twice[0]!r}; give one of them another name")
-    return Tools(by_name={tool.name: offer(tool) for tool in made}, most=agent.calls or MOST_CALLS)
+    def close(self) -> None:
+        """Ends the servers that were started."""
+        for server in self._servers.values():
+            server.close()
+
+    def _open(self, agent: AgentConfig, lockstep: Lockstep) -> Tools:
+        deadline = agent.tool_deadline or TOOL_DEADLINE
+        offered = [pair for each in agent.tools for pair in self._offered(each, deadline)]
+        names = [name for name, _ in offered]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise MarftError(f"tools: two of them are called {twice[0]!r}; give one of them another name")
+        return Tools(
+            by_name={name: in_lockstep(tool, lockstep) for name, tool in offered}, most=agent.calls or MOST_CALLS
+        )
+
+    def _offered(self, tool: str | ServerConfig, deadline: float) -> Iterable[tuple[str, AgentTool]]:
+        if isinstance(tool, str):
+            return [make_tool(tool, deadline)]
+        if tool.mcp not in self._servers:
+            self._servers[tool.mcp] = McpServer(tool.mcp)
+        return self._servers[tool.mcp].tools(deadline)
+
+
+def in_lockstep(tool: AgentTool, lockstep: Lockstep) -> AgentTool:
+    """The tool, whose answers engines wait for as long as it is quick."""
+    use, patience = tool.use, Patience(lockstep)
+    return replace(tool, use=lambda asked: patience.reply(use(asked)))
 
 
 def make_agent_engine(agent: AgentConfig) -> Engine | None:

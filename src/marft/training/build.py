@@ -18,10 +18,12 @@ from marft.engines.base import Adapters, Engine
 from marft.envs.base import Split
 from marft.envs.hosting import Host, open_env
 from marft.files import is_folder
+from marft.game.agent import Agent
 from marft.game.lockstep import Lockstep
 from marft.game.play import seed_of
 from marft.game.workflows import Workflow, find_workflow
 from marft.learners.local import LearnerSettings, LocalLearner
+from marft.models.chat import ChatFormat
 from marft.models.loading import Loaded, load, pick_device, pick_dtype
 from marft.models.lora import AdapterSpec
 from marft.models.peft_format import CONFIG, read_scaling
@@ -33,7 +35,7 @@ from marft.runs.directory import RunDirectory
 from marft.runs.export import checkpoint_folder
 from marft.terminal import warn
 from marft.terminal.status import Status
-from marft.training.agents import make_agent, make_agent_engine, make_engine
+from marft.training.agents import OpenTools, make_agent, make_agent_engine, make_engine
 from marft.training.packages import package_versions
 from marft.training.ranks import rank_device
 from marft.types import MarftError
@@ -62,6 +64,7 @@ class Assembly:
     learner: LocalLearner
     runner: EpisodeRunner
     lockstep: Lockstep  # of all that the team's engines wait for
+    tools: OpenTools
 
     @property
     def fingerprint(self) -> str:
@@ -118,6 +121,7 @@ class Assembly:
         with ExitStack() as stack:  # one that fails keeps none of the others
             stack.callback(self.runner.host.close)
             stack.callback(self.learner.close)
+            stack.callback(self.tools.close)
             stack.callback(getattr(self.runner.workflow, "close", lambda: None))
             for engine in self.engines:
                 stack.callback(engine.close)
@@ -137,7 +141,7 @@ def assemble(
 ) -> Assembly:  # fmt: skip
     """`saved` is a checkpoint of the same run, where there is one: agents that brought adapters along have theirs there;
     `specs` are rank and alpha of every agent's adapter, where they are known. Tasks of the splits in
-    `reads` are read before any model is, which may be large and far away."""
+    `reads` are read and tools are opened before any model is read, which may be large and far away."""
     if config.engine.name == "vllm":
         from marft.engines.vllm.engine import check_available
 
@@ -150,26 +154,31 @@ def assemble(
         status.begin(f"reading the tasks of {config.env.name} ({split})")
         host.tasks(split)
     workflow = make_workflow(config)
-    bases: dict[str, Base] = {}
-    for name in base_names(config):
-        status.begin(f"loading the model {name}")
-        bases[name] = make_base(config, name, saved, lockstep, specs)
-    own = {name: engine for name, agent in config.team.agents.items() if (engine := make_agent_engine(agent))}
-    agents = {
-        name: make_agent(
-            config,
-            name,
-            adapter_of(config, name),
-            own.get(name) or bases[model_of(config, name)].engine,
-            lockstep,
-            None if name in own else bases[model_of(config, name)].team,
-        )
-        for name in config.team.agents
-    }
-    learner = make_learner(config, {name: base.team for name, base in bases.items()}, status)
+    with ExitStack() as opened:
+        tools = OpenTools(config.team.agents, lockstep)
+        opened.callback(tools.close)
+        bases: dict[str, Base] = {}
+        for name in base_names(config):
+            status.begin(f"loading the model {name}")
+            bases[name] = make_base(config, name, saved, lockstep, specs)
+        own = {name: engine for name, agent in config.team.agents.items() if (engine := make_agent_engine(agent))}
+        agents = {name: seat_agent(config, name, bases, own.get(name), tools) for name in config.team.agents}
+        learner = make_learner(config, {name: base.team for name, base in bases.items()}, status)
+        opened.pop_all()  # from here on they are the assembly's to close
     runner = EpisodeRunner(team=agents, host=host, workflow=workflow, status=status)
     engines = [*(base.engine for base in bases.values()), *own.values()]
-    return Assembly(bases=bases, engines=engines, learner=learner, runner=runner, lockstep=lockstep)
+    return Assembly(bases=bases, engines=engines, learner=learner, runner=runner, lockstep=lockstep, tools=tools)
+
+
+def seat_agent(config: Config, name: str, bases: Mapping[str, Base], own: Engine | None, tools: OpenTools) -> Agent:
+    """An agent that speaks with an engine of its `own`, or with that of its base model."""
+    adapter, open_tools = adapter_of(config, name), tools.by_agent[name]
+    if own is not None:
+        return make_agent(config, name, adapter, own, open_tools)
+    base = bases[model_of(config, name)]
+    return make_agent(
+        config, name, adapter, base.engine, open_tools, ChatFormat(base.team.tokenizer, base.team.end_ids)
+    )
 
 
 def make_workflow(config: Config) -> Workflow:

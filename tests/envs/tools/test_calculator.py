@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from marft.config import parse
 from marft.config.team import TOOLS
-from marft.envs.tools import SHOWN, calculator, make_tool
+from marft.envs.tools import calculator, make_tool
 from marft.envs.tools.calculator import Calculator, evaluate
+from marft.envs.tools.text import SHOWN
 from marft.types import MarftError
 
 
@@ -191,12 +192,12 @@ def test_it_never_evaluates() -> None:
 
 
 def test_tools_by_name() -> None:
-    tool = make_tool("calculator")
-    assert tool.name == "calculator"
+    name, tool = make_tool("calculator", 30.0)
+    assert name == "calculator"
     assert "<calculator>2*(3+4)</calculator>" in tool.help
     assert "\n" not in tool.help
     with pytest.raises(MarftError, match="'calc' is none of calculator, python"):
         parse({"team": {"agents": {"a": {"prompt": "x", "tools": ["calc"]}}}, "algorithm": "rae"})
     with pytest.raises(MarftError, match="tools: cannot import 'calc'"):
-        make_tool("calc")
+        make_tool("calc", 30.0)
     assert TOOLS == ("calculator", "python")

@@ -9,9 +9,10 @@ import pytest
 from marft.envs.sandbox import Outcome, require_sandbox
 from marft.envs.sandbox.limits import MIB
 from marft.envs.sandbox.program import SandboxBroken
-from marft.envs.tools import SHOWN, make_tool
+from marft.envs.tools import make_tool
 from marft.envs.tools import python as tool_module
 from marft.envs.tools.python import Python, describe_outcome, strip_fence
+from marft.envs.tools.text import SHOWN
 from marft.types import MarftError
 
 
@@ -107,7 +108,7 @@ def test_a_broken_sandbox_is_told_and_a_missing_one_refused(python: Python, monk
     assert python.use("1") == "error: the sandbox is not available"
     monkeypatch.setattr(tool_module, "require_sandbox", missing)
     with pytest.raises(MarftError, match="install bubblewrap"):
-        make_tool("python")
+        make_tool("python", 30.0)
 
 
 def test_what_it_tells_the_agent(python: Python) -> None:

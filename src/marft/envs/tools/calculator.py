@@ -126,6 +126,7 @@ class Calculator:
         "calculator: write <calculator>2*(3+4)</calculator> and its result is shown to you; "
         f"it knows + - * / // % ** and {' '.join(FUNCTIONS)}."
     )
+    description = f"Works an expression out exactly. It knows + - * / // % ** and {' '.join(FUNCTIONS)}."
 
     def use(self, text: str) -> str:
         """The value in digits, or `error: …`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from marft.envs.sandbox import Limits, Outcome, SandboxBroken, require_sandbox, run
-from marft.envs.tools import SHOWN
+from marft.envs.tools.text import SHOWN
 
 LIMITS = Limits(seconds=10.0, cpu_seconds=5)
 LENGTH = 20_000  # characters of code
@@ -29,6 +29,10 @@ class Python:
     help = (
         "python: write <python>print(sum(range(10)))</python> and what it prints is shown to you; "
         "it has the standard library, no network, 5 seconds, and forgets everything between calls."
+    )
+    description = (
+        "Runs Python code and gives what it prints. It has the standard library, no network, 5 seconds, and forgets "
+        "everything between calls."
     )
 
     def __init__(self) -> None:
