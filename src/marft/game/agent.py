@@ -46,3 +46,12 @@ class Agent:
         own = self.sampling
         most = own.max_tokens if max_tokens is None else max(1, min(own.max_tokens, max_tokens))
         return replace(own, max_tokens=most, stop=tuple(dict.fromkeys((*own.stop, *stop))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActOptions:
+    """How agents act in one call: whom they see in place of their profiles, what they are told, who hears them."""
+
+    sees: Sequence[str] | None
+    note: str
+    aside: bool

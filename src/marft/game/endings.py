@@ -13,7 +13,7 @@ from types import TracebackType, coroutine
 from typing import TYPE_CHECKING, Any
 
 from marft.types import Ended, FaultKind, MarftError, PromptTooLong, Reward, Stopped, Turn
-from marft.untrusted_values import described, exact, flaw_of, kind_of, traced
+from marft.untrusted_values import described, traced
 from marft.watchdog import leave_behind
 
 if TYPE_CHECKING:
@@ -146,12 +146,3 @@ def is_cancelled() -> bool:
     """Whether somebody cancelled this task, as opposed to a CancelledError that was raised for no reason."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def require_workflow_text(what: str, text: object) -> str:
-    """A text of the workflow's; one that no agent could be shown is the episode's failure."""
-    if not isinstance(text, str):
-        raise MarftError(f"the workflow gives {what} {kind_of(text)}, not str")
-    if (flaw := flaw_of(found := exact(text))) is not None:
-        raise EpisodeFailed(f"the workflow gives {what} a text that {flaw}", "workflow")
-    return found

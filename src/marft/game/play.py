@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from marft.game.agent import Agent
+from marft.game.agent import ActOptions, Agent
+from marft.game.arguments import checked_names, require_workflow_text
 from marft.game.endings import (
     ContextOverflow,
     CutOff,
@@ -23,7 +24,6 @@ from marft.game.endings import (
     check_replay,
     how_ended,
     overflow_reward,
-    require_workflow_text,
     run_workflow,
 )
 from marft.game.guarded_env import EnvironmentHost, GuardedEnv
@@ -49,15 +49,6 @@ from marft.types import (
     Turn,
 )
 from marft.untrusted_values import escaped, exact, kind_of, quoted
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActOptions:
-    """How agents act in one call: whom they see in place of their profiles, what they are told, who hears them."""
-
-    sees: Sequence[str] | None
-    note: str
-    aside: bool
 
 
 class Game:
@@ -90,7 +81,7 @@ class Game:
         async with self._ending:
             if self._acting or self._chatting:
                 raise MarftError("the workflow calls game.act while another is under way; name both agents in one call")
-            names, sees = self._checked_names(names, sees)
+            names, sees = checked_names(names, sees, self.team, self.turns)
             options = ActOptions(sees=sees, note=require_workflow_text("game.act a note", note), aside=aside)
             self._acting = True
             try:
@@ -171,7 +162,7 @@ class Game:
         async with self._ending:
             if self._acting:
                 raise MarftError("the workflow calls game.chat while game.act is under way; await it first")
-            [name], _ = self._checked_names([name], None)
+            [name], _ = checked_names([name], None, self.team, self.turns)
             agent, began = self.team[name], len(self.turns)
             try:
                 asked, chat = read_messages(messages), replace(agent.chat, tools=read_tools(tools))
@@ -250,24 +241,6 @@ class Game:
         if not isinstance(what, str):
             raise MarftError(f"the workflow gives game.count {kind_of(what)}, not str")
         self.counts[escaped(exact(what))] += 1
-
-    def _checked_names(
-        self, names: Sequence[str], sees: Sequence[str] | None
-    ) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-        """Who acts and whom they see, as plain texts."""
-        if sees is not None and (isinstance(sees, str) or not isinstance(sees, Collection)):
-            raise MarftError(f"the workflow calls game.act with sees={quoted(sees)}; give it a list of names")
-        team = list(self.team)
-        heard = [*team, *(turn.agent for turn in self.turns)]  # also those that game.say spoke for
-
-        def known(name: object, those: Sequence[str]) -> str:
-            if isinstance(name, str) and (found := exact(name)) in those:
-                return found
-            raise MarftError(f"the workflow names {quoted(name)} in game.act; the team has {', '.join(team)}")
-
-        return tuple(known(name, team) for name in names), None if sees is None else tuple(
-            known(name, heard) for name in sees
-        )
 
     def _check_room(self, more: int, *, before: str, shown: str) -> None:
         if len(self.turns) + more > MAX_TURNS:
