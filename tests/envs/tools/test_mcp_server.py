@@ -225,9 +225,11 @@ def test_a_server_that_does_not_start_is_one_line(address: str, line: str) -> No
 def test_one_that_never_answers_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mcp", reason="MCP servers need the package mcp (the extra mcp)")
     monkeypatch.setattr(mcp_server, "START_S", 1.0)
-    with pytest.raises(MarftError, match=r"'sleep 60' (did not answer|does not start: no answer) in 1 seconds"):
-        McpServer("sleep 60")
+    with pytest.raises(MarftError, match=r"'sleep 61.25' (did not answer|does not start: no answer) in 1 seconds"):
+        McpServer("sleep 61.25")
     assert threads() == []
+    listed = subprocess.run(["ps", "-eo", "stat=,args="], capture_output=True, text=True, check=True).stdout
+    assert [line for line in listed.splitlines() if line.endswith("sleep 61.25") and line[0] != "Z"] == []
 
 
 def test_agents_share_a_server_and_it_ends_with_their_tools(command: str) -> None:

@@ -59,6 +59,7 @@ class McpServer:
     def __init__(self, address: str) -> None:
         self.address, self._mcp = address, load_mcp()
         self._session: Session | None = None
+        self._holding: set[asyncio.Task[None]] = set()  # sessions that are open, opening or being closed
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed with the server
         self._loop = asyncio.new_event_loop()
         self._opening = asyncio.Lock()
@@ -94,7 +95,7 @@ class McpServer:
         if self._loop.is_closed():
             return
         with suppress(TimeoutError):
-            asyncio.run_coroutine_threadsafe(self._drop(), self._loop).result(END_S)
+            asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(2 * END_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(END_S)
         if not self._thread.is_alive():
@@ -150,6 +151,8 @@ class McpServer:
         opened: asyncio.Future[Any] = self._loop.create_future()
         ended = asyncio.Event()
         task = self._loop.create_task(self._hold(opened, ended))
+        self._holding.add(task)
+        task.add_done_callback(self._holding.discard)
         try:
             async with asyncio.timeout(START_S):
                 return Session(await asyncio.shield(opened), task, ended)
@@ -187,6 +190,15 @@ class McpServer:
             session.ended.set()
             if not (await asyncio.wait({session.task}, timeout=END_S))[0]:
                 session.task.cancel()
+
+    async def _end(self) -> None:
+        """No program is left, not even one that never answered."""
+        await self._drop()
+        for task in self._holding:
+            if not task.cancelling():  # a second time would interrupt its tidying up
+                task.cancel()
+        if self._holding:
+            await asyncio.wait(set(self._holding), timeout=END_S)
 
     def _last_words(self) -> str:
         """The last line that the program wrote to its standard error."""
