@@ -196,7 +196,8 @@ def go(
 ) -> tuple[int | None, Rival, Saboteur]:
     """The exit code, None if it was killed after `delay`; how the rival fared, and how many workers were killed."""
     words = command(kind, run, algorithm)
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with errors_of(run).open("wb") as errors:
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=errors)
     with Rival(process, kind, run, algorithm) as rival, Saboteur(process, random.Random(rng.random())) as saboteur:
         try:
             code: int | None = process.wait(timeout=delay)
@@ -205,6 +206,11 @@ def go(
             process.wait()
             code = None
     return code, rival, saboteur
+
+
+def errors_of(run: Path) -> Path:
+    """What the last command on a folder wrote to its standard error."""
+    return run.with_suffix(".errors")
 
 
 def trial(
@@ -225,7 +231,9 @@ def trial(
     shutil.rmtree(run, ignore_errors=True)
     return {
         "trial": number, "command": kind, "moments": moments, "kills": codes.count(None), "identical": not differing,
-        "differing": differing, "exit_code": codes[-1], "refused": sum(rival.refusals for rival in rivals),
+        "differing": differing, "exit_code": codes[-1],
+        "said": "" if codes[-1] == 0 else errors_of(run).read_text(errors="replace").strip().rpartition("\n")[2],
+        "refused": sum(rival.refusals for rival in rivals),
         "commands_refused": sum(rival.commands for rival in rivals),
         "wrongly_admitted": sum(rival.wrong for rival in rivals),
         "workers_killed": sum(saboteur.kills for saboteur in saboteurs),
