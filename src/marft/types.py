@@ -45,6 +45,10 @@ class SpeechError(Exception):
     """An agent could not speak: its endpoint is away, its script failed. Recorded on the episode it happened in."""
 
 
+class ChatRefused(MarftError):
+    """Messages that a model's chat template does not take."""
+
+
 class PromptTooLong(SpeechError):
     """A prompt has outgrown what the model can read: `longest` tokens, an answer of one included."""
 
@@ -188,6 +192,7 @@ class Turn:
     step: Step = "next"
     sees: tuple[str, ...] | None = None  # whose turns it saw; None: everyone's
     heard: str | None = None  # what others read of it, where its thoughts are left out
+    chat: ChatOptions = PLAIN_CHAT  # what the chat template was told beside the observation
 
     @property
     def text(self) -> str:

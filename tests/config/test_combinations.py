@@ -194,6 +194,8 @@ WORKFLOWS = [
     refusal(f"team.workflow=debate & {B}.sees=[b]", f"{B}.sees", "'b' judges when all have spoken"),
     refusal(f"team.workflow=vote & {B}.sees=[a]", f"{B}.sees", "voters do not see one another; drop sees",
             "team.workflow=vote", f"team.workflow=vote & {B}.sees=[]"),
+    refusal("team.workflow=program & team.program.cmd=ls & team.agents.program=x", "team.agents.program",
+            "a program's answer is announced by this name", "team.agents.program=x"),
     refusal("team.workflow=vote & team.agents.majority=x", "team.agents.majority", "a vote's result is announced by this name",
             "team.workflow=debate & team.agents.majority=x"),
     refusal("team.workflow=orchestrated & team.agents.nobody=x", "team.agents.nobody", "the orchestrator's word",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -144,6 +145,51 @@ def test_a_prompt_that_is_too_long_may_be_made_shorter() -> None:
     )
 
 
+async def two_at_once(game: Game) -> None:
+    await asyncio.gather(*(game.chat("a", [{"role": "user", "content": word}]) for word in ("x", "y")))
+    await game.chat("b", ASKED)
+
+
+def test_calls_that_overlap_are_repeated_by_what_they_ask() -> None:
+    whole = run(team("a", "b"), two_at_once, env=toys.Echo())
+    swapped = (whole.turns[1], whole.turns[0])
+    again = run(team("a", "b"), two_at_once, env=toys.Echo(), replayed=swapped, trunk=0)
+    assert sorted(turn.observation[-1].content for turn in again.turns[:2]) == ["x", "y"]
+    assert [turn.index for turn in again.turns] == [0, 1, 2]
+
+
+def test_a_workflow_that_asks_otherwise_is_told() -> None:
+    async def first(game: Game) -> None:
+        await game.chat("a", [{"role": "user", "content": "x"}])
+
+    async def other(game: Game) -> None:
+        await game.chat("a", [{"role": "user", "content": "y"}])
+
+    whole = run(team("a"), first)
+    with pytest.raises(MarftError, match="did not repeat itself: turn 0 was a's and is now somebody else's"):
+        run(team("a"), other, replayed=whole.turns, trunk=0)
+
+
+def test_the_base_answers_in_place_of_the_adapter() -> None:
+    voice = Voice()
+
+    async def workflow(game: Game) -> None:
+        await game.chat("a", ASKED)
+
+    run(team("a", voice=voice), workflow, base_at=0)
+    assert voice.requests[0].adapter is None
+
+
+def test_who_was_asked_aside_has_not_seen_the_others() -> None:
+    async def workflow(game: Game) -> None:
+        await game.act("b")
+        await game.chat("a", ASKED)
+        await game.act("a")
+
+    agents = {name: replace(agent, history="conversation") for name, agent in team("a", "b").items()}
+    assert run(agents, workflow).turns[2].observation[-1].content == "b: <b>"
+
+
 async def unknown(game: Game) -> None:
     await game.chat("nobody", ASKED)
 
@@ -208,6 +254,11 @@ def test_every_form_of_a_message() -> None:
         ([{"role": "assistant", "tool_calls": [{"id": "x"}]}], r"tool_calls\[0\] has no function"),
         ([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}], "is not JSON"),
         ([{"role": "tool", "tool_call_id": 3, "content": ""}], "tool_call_id is int"),
+        ([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}], "not a JSON object"),
+        (
+            [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"x": "\\ud800"}'}}]}],
+            "surrogate",
+        ),
     ],
 )
 def test_messages_that_cannot_be_read(given: Any, line: str) -> None:

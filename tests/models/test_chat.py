@@ -11,6 +11,7 @@ from marft.models.loading import load
 from marft.models.registry import NANO
 from marft.types import ChatOptions, Completion, FunctionCall, Message, Turn
 
+TOOL = '{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}'
 ASKED = (Message(role="system", content="Be brief."), Message(role="user", content="2 + 2?"))
 
 
@@ -41,19 +42,19 @@ def following(text: str) -> tuple[Message, ...]:
 
 @pytest.mark.parametrize("end", [True, False])
 def test_a_prompt_begins_with_the_very_tokens_that_were_drawn(chats: ChatFormat, end: bool) -> None:
-    own = turn(chats, "12 34", end=end)
-    ids = chats.encode(following("12 34"), earlier=[own])
+    own = turn(chats, "the answer", end=end)
+    ids = chats.encode(following("the answer"), earlier=[own])
     start = (*own.prompt_ids, *own.completion.token_ids)
     assert ids[: len(start)] == start
     spelled = chats.tokenizer.decode(list(ids))
     assert spelled == chats.tokenizer.decode(
-        list(chats.encode(following("12 34")))
+        list(chats.encode(following("the answer")))
     )  # the same text, end marker and all
 
 
 def test_the_longest_that_fits_is_continued(chats: ChatFormat) -> None:
-    first = turn(chats, "12", end=True)
-    asked = following("12")
+    first = turn(chats, "answer", end=True)
+    asked = following("answer")
     prompt = chats.encode(asked, earlier=[first])
     said = Completion(text="7", token_ids=first.completion.token_ids[:1], logprobs=(0.0,), finish="length", version=0)
     said = Completion(
@@ -69,21 +70,48 @@ def test_the_longest_that_fits_is_continued(chats: ChatFormat) -> None:
     assert ids[: len(prompt) + 1] == (*prompt, *said.token_ids)
 
 
+def test_of_several_answers_the_one_that_is_repeated_is_continued(chats: ChatFormat) -> None:
+    other, own = turn(chats, "another", end=True), turn(chats, "answer", end=True)
+    ids = chats.encode(following("answer"), earlier=[other, own])
+    assert ids[: len(own.prompt_ids) + 2] == (*own.prompt_ids, *own.completion.token_ids[:2])
+    assert ids != chats.encode(following("answer"))
+
+
+def test_a_turn_whose_template_was_told_otherwise_is_not_continued(chats: ChatFormat) -> None:
+    own = turn(chats, "answer", end=True)
+    options = ChatOptions(tools=(TOOL,))
+    assert chats.encode(following("answer"), options, [own]) == chats.encode(following("answer"), options)
+    assert chats.encode(following("answer"), earlier=[own]) != chats.encode(following("answer"))
+
+
+def test_names_and_escapes_spell_no_special_token(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    special = next(token.content for token in loaded.tokenizer.added_tokens_decoder.values() if token.special)
+    escaped = "".join(f"\\u{ord(letter):04x}" for letter in special)
+    template = "{{ tools | tojson }}{% for m in messages %}{{ m.tool_calls | string }}{{ m.tool_call_id }}{% endfor %}"
+    monkeypatch.setattr(loaded.tokenizer, "chat_template", template)
+    chats = ChatFormat(loaded.tokenizer, loaded.end_ids)
+    call = FunctionCall(id=special, name=special, arguments=f'{{"{escaped}": "{escaped}"}}')
+    messages = [Message(role="assistant", content="", calls=(call,)), Message(role="tool", content="", answers=special)]
+    tool = f'{{"function": {{"name": "{escaped}"}}}}'
+    ids = chats.encode(messages, ChatOptions(tools=(tool,)))
+    assert not set(ids) & {i for i, token in loaded.tokenizer.added_tokens_decoder.items() if token.special}
+
+
 @pytest.mark.parametrize("case", ["another text", "another view", "a special token", "no tokens", "not an assistant"])
 def test_where_a_turn_is_not_repeated_the_tokenizer_spells(chats: ChatFormat, case: str) -> None:
-    own, asked = turn(chats, "12", end=True), following("12")
+    own, asked = turn(chats, "answer", end=True), following("answer")
     match case:
         case "another text":
-            asked = following("13")
+            asked = following("answers")
         case "another view":
             asked = (Message(role="system", content="Be long."), *asked[1:])
         case "a special token":
-            own = turn(chats, "12", end=True, ids=(*own.completion.token_ids, next(iter(chats.end_ids))))
+            own = turn(chats, "answer", end=True, ids=(*own.completion.token_ids, next(iter(chats.end_ids))))
         case "no tokens":
-            silent = Completion(text="12", token_ids=(), logprobs=(), finish="stop", version=0)
+            silent = Completion(text="answer", token_ids=(), logprobs=(), finish="stop", version=0)
             own = Turn(agent="a", index=0, nth=0, shown="", observation=ASKED, prompt_ids=(), completion=silent)
         case "not an assistant":
-            asked = (*ASKED, Message(role="user", content="12"))
+            asked = (*ASKED, Message(role="user", content="answer"))
     assert chats.encode(asked, earlier=[own]) == render(chats.tokenizer, asked)
 
 
@@ -116,7 +144,6 @@ def test_markers_of_another_template(loaded: Any, monkeypatch: pytest.MonkeyPatc
     assert chats.thought_markers(ChatOptions())[:2] == ("[THINK]", "[/THINK]")
 
 
-TOOL = '{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}'
 CALLED = Message(
     role="assistant", content="So:", calls=(FunctionCall(id="call00000", name="add", arguments='{"a": 1}'),)
 )

@@ -128,6 +128,17 @@ def test_calls_of_tools() -> None:
     assert turns[1].observation[2].answers == turns[1].observation[1].calls[0].id
 
 
+@pytest.mark.parametrize(
+    "said", ['<tool_call>{"name"</tool_call>', f"{CALL}<tool_call>no</tool_call>", CALL.replace("1", '"\\ud83d"')]
+)
+def test_a_malformed_call_is_shown_to_the_program_as_it_was_said(said: str) -> None:
+    async def use(session: Session, post: Client) -> None:
+        _, answer = await post("/chat/completions", {"model": "solver", "messages": ASKED, "tools": [TOOL]})
+        assert answer["choices"][0]["message"] == {"role": "assistant", "content": said}
+
+    with_client(use, Voice(in_turn(said)))
+
+
 def test_the_responses_api() -> None:
     voice = Voice(in_turn(CALL, "<think>hm</think>2"))
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import toys
-from voices import run, team
+from voices import Voice, run, team
 
 from marft.config.team import ProgramConfig
 from marft.programs.workflow import ProgramWorkflow
-from marft.types import Episode, MarftError
+from marft.types import Completion, Episode, MarftError, Request
 
 APP = """
 import json, os, sys, time, urllib.request
@@ -154,15 +154,25 @@ def test_a_command_answers_with_its_last_line(app: str) -> None:
     assert [(turn.agent, turn.text) for turn in episode.turns] == [("solver", "<solver>"), ("program", "<solver>")]
 
 
-@pytest.mark.parametrize(("how", "reward"), [("reward", 0.25), ("posts", 0.75)])
-def test_rewards_of_the_program_s_own(app: str, how: str, reward: float) -> None:
-    episode = play(cmd=f"{app} {how}")
-    assert episode.reward.team == reward
+def test_a_reward_that_the_program_posts(app: str) -> None:
+    episode = play(cmd=f"{app} posts")
+    assert episode.reward.team == 0.75
     assert episode.turns[-1].text == "<solver>"  # what was said last is the answer where none is given
+
+
+def test_what_a_command_prints_is_never_its_reward(app: str) -> None:
+    """It may be an agent's own words."""
+    episode = play(cmd=f"{app} reward")
+    assert episode.turns[-1].text == "0.25"
+    assert episode.reward.team != 0.25
 
 
 async def posts_nan(task: dict[str, Any]) -> float:
     return float("nan")
+
+
+async def asks_too_much(task: dict[str, Any]) -> float:
+    return 1e30
 
 
 async def gives_a_list(task: dict[str, Any]) -> list[int]:
@@ -181,6 +191,7 @@ async def sleeps(task: dict[str, Any]) -> None:
         ({"function": "their_app:exits"}, "workflow", "process has ended"),
         ({"function": "test_program_workflow:sleeps"}, "late", "has not ended after 1 s"),
         ({"function": "test_program_workflow:posts_nan"}, "workflow", "not a finite number"),
+        ({"function": "test_program_workflow:asks_too_much"}, "workflow", "rewards lie within"),
         ({"function": "test_program_workflow:gives_a_list"}, "workflow", "the program returned list"),
         ({"cmd": "APP fails"}, "workflow", "ended with 1: 'cannot go on'"),
         ({"cmd": "APP never"}, "late", "has not ended after 1 s"),
@@ -197,7 +208,7 @@ def test_what_a_program_does_wrong_is_one_failure(app: str, program: dict[str, s
 
 def test_nothing_is_left_running(app: str) -> None:
     episode = play(cmd=f"{app} leaves")
-    pid = int(episode.reward.team)
+    pid = int(episode.turns[-1].text)
     for _ in range(100):
         if not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]:
             return
@@ -215,6 +226,50 @@ def test_a_function_process_in_which_one_was_given_up_takes_no_more(app: str) ->
             assert process.process.poll() is not None
     finally:
         workflow.close()
+
+
+async def returns_early(task: dict[str, Any], base_url: str, api_key: str) -> str:
+    import aiohttp
+
+    async def ask(text: str) -> None:
+        body = {"model": "solver", "messages": [{"role": "user", "content": text}]}
+        headers = {"Authorization": f"Bearer {api_key}"}
+        async with (
+            aiohttp.ClientSession() as http,
+            http.post(f"{base_url}/chat/completions", json=body, headers=headers),
+        ):
+            pass
+
+    await ask("quick")
+    LEFT.append(asyncio.gather(ask("slow"), return_exceptions=True))
+    await asyncio.sleep(0.2)
+    return "done"
+
+
+LEFT: list[asyncio.Future[Any]] = []
+
+
+def test_what_is_still_asked_when_the_program_has_returned_is_given_up() -> None:
+    class Waits(Voice):
+        async def generate(self, request: Request) -> Completion:
+            if request.messages[-1].content == "slow":
+                await asyncio.sleep(1000)
+            return await super().generate(request)
+
+    workflow = ProgramWorkflow(ProgramConfig(function="test_program_workflow:returns_early"))
+    episode = run(team("solver", voice=Waits()), workflow, env=toys.Echo())
+    assert [(turn.agent, turn.index) for turn in episode.turns] == [("solver", 0), ("program", 1)]
+
+
+def test_a_command_s_time_begins_when_it_does(app: str) -> None:
+    workflow = ProgramWorkflow(ProgramConfig(cmd=f"{app} answer", deadline=20.0))
+
+    async def wait_for_a_place() -> None:
+        async with workflow.program.place():
+            pass
+
+    asyncio.run(wait_for_a_place())
+    assert run(team("solver"), workflow, env=toys.Echo()).turns[-1].text == "<solver>"
 
 
 def test_programs_that_cannot_be_run(app: str) -> None:

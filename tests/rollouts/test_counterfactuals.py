@@ -22,7 +22,7 @@ from marft.envs.hosting import InProcess
 from marft.game.agent import Agent
 from marft.game.play import seed_of
 from marft.game.workflows import Workflow, find_workflow
-from marft.rollouts.counterfactuals import with_differences, with_forks
+from marft.rollouts.counterfactuals import start_without_turn, with_differences, with_forks
 from marft.rollouts.credit import Tree
 from marft.rollouts.runner import EpisodeRunner, Start
 from marft.types import Episode, Request, Reward, Sampling, Task, Turn
@@ -242,6 +242,14 @@ def test_a_replay_may_take_another_course(baseline: Literal["blank", "base"], cr
     assert [turn.text for turn in episode.turns] == ["Next: worker", "3", "Done"]
     assert episode.credits == credits
     assert episode.counts == {}  # a blank is malformed, but only in the replay
+
+
+def test_a_blank_has_no_thoughts_either() -> None:
+    runner, _ = runner_of(lambda request: "<think>hm</think>3")
+    [episode] = asyncio.run(runner.episodes([Start(task=TASK, sample=0)], "0"))
+    assert episode.turns[0].text == "3"
+    [blank] = start_without_turn(episode, episode.turns[0], "blank").replayed
+    assert blank.text == ""
 
 
 # --- tree -------------------------------------------------------------------------------------------------------------

@@ -149,6 +149,11 @@ def test_tools_of_one_name_are_one_line(tmp_path: Path) -> None:
         seated(team={"agents": {"ann": {"tools": ["own_parts:Clock", "own_parts:OtherClock"]}}})
 
 
+def test_a_tool_that_has_an_agent_s_name_is_one_line() -> None:
+    with pytest.raises(MarftError, match=r"^tools: 'clock' is also an agent's name; give one of them another$"):
+        seated(team={"agents": {"ann": {"tools": ["own_parts:Clock"]}, "clock": {"prompt": ""}}})
+
+
 def test_an_algorithm_that_gives_too_little_is_one_line(tmp_path: Path) -> None:
     for name, line in (("Short", "gives advantages of shape"), ("NoReturns", "gives no returns")):
         with pytest.raises(MarftError, match=rf"^algorithm 'own_parts:{name}' .*{line}"):

@@ -4,7 +4,7 @@ printed. No weights are loaded and nothing is written."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from textwrap import indent
 
@@ -67,7 +67,12 @@ def dry_run(config: Config, status: Status | None = None) -> None:
     workflow = make_workflow(config)
     lockstep = Lockstep()
     status.begin(f"preparing the environment {config.env.name} and its tasks")
-    with open_host(config.env, lockstep) as host, closing(OpenTools(config.team.agents, lockstep)) as tools:
+    with (
+        open_host(config.env, lockstep) as host,
+        closing(OpenTools(config.team.agents, lockstep)) as tools,
+        ExitStack() as stack,
+    ):
+        stack.callback(getattr(workflow, "close", lambda: None))
         train = host.tasks("train")
         tokenizers: dict[str, TokenizerInfo] = {}
         for name in base_names(config):

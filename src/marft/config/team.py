@@ -283,6 +283,8 @@ class TeamConfig(Section):
             case "program":
                 if self.program is None:
                     raise ValueError("program: is missing; say which with program.function or program.cmd")
+                if "program" in names:
+                    raise ValueError("agents.program: a program's answer is announced by this name; choose another")
             case "vote":
                 if seeing := [name for name in names if sees[name]]:
                     raise ValueError(f"agents.{seeing[0]}.sees: voters do not see one another; drop sees")

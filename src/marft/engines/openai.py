@@ -164,7 +164,7 @@ def request_body(model: str, request: Request) -> dict[str, object]:
     sampling = request.sampling
     question: dict[str, object] = {
         "model": model,
-        "messages": [{"role": message.role, "content": message.content} for message in request.messages],
+        "messages": [plain_message(message) for message in request.messages],
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "max_tokens": sampling.max_tokens,
@@ -173,6 +173,21 @@ def request_body(model: str, request: Request) -> dict[str, object]:
     if sampling.stop:
         question["stop"] = list(sampling.stop)
     return question
+
+
+def plain_message(message: Message) -> dict[str, object]:
+    """A message in the protocol's form. An answer that names no call of a tool is a user's: servers refuse it otherwise."""
+    if message.role == "tool" and message.answers is None:
+        return {"role": "user", "content": message.content}
+    plain: dict[str, object] = {"role": message.role, "content": message.content}
+    if message.answers is not None:
+        plain["tool_call_id"] = message.answers
+    if message.calls:
+        plain["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.calls
+        ]
+    return plain
 
 
 def retry_delay(retry_after: str) -> float:

@@ -12,7 +12,18 @@ from dataclasses import replace
 from types import TracebackType, coroutine
 from typing import TYPE_CHECKING, Any
 
-from marft.types import Ended, FaultKind, MarftError, PromptTooLong, Reward, Stopped, Turn
+from marft.types import (
+    BadTask,
+    ChatRefused,
+    Ended,
+    Episode,
+    FaultKind,
+    MarftError,
+    PromptTooLong,
+    Reward,
+    Stopped,
+    Turn,
+)
 from marft.untrusted_values import described, traced
 from marft.watchdog import leave_behind
 
@@ -62,8 +73,8 @@ class EndsGameOnError:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # a workflow may set its agents a time limit, and may ask with a shorter prompt
-        if error is not None and not isinstance(error, asyncio.CancelledError | PromptTooLong):
+        # a workflow may set its agents a time limit, and may ask with a shorter prompt or in another form
+        if error is not None and not isinstance(error, asyncio.CancelledError | PromptTooLong | ChatRefused):
             self.game.over = error
 
 
@@ -91,6 +102,14 @@ def await_or_abandon(workflow: Awaitable[None], refused: Callable[[], int]) -> G
             raise
         except BaseException as error:  # what is raised in this task is raised in the workflow
             thrown = error
+
+
+def unplayable_episode(task: BadTask, sample: int, trunk: int | None) -> Episode:
+    """Of a task that says why it cannot be played."""
+    return Episode(
+        task=task, sample=sample, turns=(), reward=Reward(team=0.0), ended="failed", fault="raised",
+        error=f"the task {task.id!r} {task.flaw}", trunk=trunk,
+    )  # fmt: skip
 
 
 def how_ended(over: GameOver | None) -> Ended:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from marft.game.tool_calls import flaw_inside
 from marft.types import FunctionCall, Message
 from marft.untrusted_values import exact, flaw_of, kind_of
 
@@ -76,9 +77,13 @@ def read_function_call(given: object, where: str) -> FunctionCall:
         case {"function": {"name": str(name), "arguments": str(arguments)}, **others}:
             number = others.get("id", "")
             try:
-                json.loads(arguments)
+                found = json.loads(arguments)
             except (ValueError, RecursionError):
                 raise ValueError(f"{where}.function.arguments is not JSON") from None
+            if not isinstance(found, dict):
+                raise ValueError(f"{where}.function.arguments is not a JSON object")
+            if (flaw := flaw_inside(found)) is not None:
+                raise ValueError(f"{where}.function.arguments {flaw}")
             return FunctionCall(
                 id=checked_text(number, f"{where}.id"),
                 name=checked_text(name, where),
@@ -101,7 +106,7 @@ def read_tools(given: object) -> tuple[str, ...]:
             case _:
                 raise ValueError(f'tools[{i}] is no function; write {{"type": "function", "function": {{"name": …}}}}')
         try:
-            found.append(checked_text(json.dumps(schema), f"tools[{i}]"))
+            found.append(checked_text(json.dumps(schema, ensure_ascii=False), f"tools[{i}]"))
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"tools[{i}] cannot be written as JSON: {error}") from None
     return tuple(found)

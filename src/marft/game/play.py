@@ -25,6 +25,7 @@ from marft.game.endings import (
     how_ended,
     overflow_reward,
     run_workflow,
+    unplayable_episode,
 )
 from marft.game.guarded_env import EnvironmentHost, GuardedEnv
 from marft.game.messages import read_messages, read_tools
@@ -153,12 +154,10 @@ class Game:
         self, name: str, messages: Sequence[Message | Mapping[str, Any]], *,
         tools: Sequence[Mapping[str, Any]] = (), max_tokens: int | None = None, stop: Sequence[str] = (), aside: bool = False,
     ) -> Turn:  # fmt: skip
-        """The named agent answers these very messages: ours, or dictionaries as OpenAI's clients write them.
-
-        What it does not see in them it does not see. Where they begin as one of its earlier turns did, they have that
-        turn's tokens. `tools` are told to its chat template; calls of them are the workflow's to answer. Several may be
-        under way at once. A prompt that is too long raises PromptTooLong, which the workflow may catch.
-        """
+        """The named agent answers these very messages, ours or dictionaries as OpenAI's clients write them, and sees nothing
+        else. Where they begin as an earlier turn did, they have its tokens. `tools` are told to the chat template; calls of
+        them are the workflow's to answer. PromptTooLong may be caught. Several calls may be under way at once: those that
+        overlap in time are one step, and turns are recorded in the order in which they end."""
         async with self._ending:
             if self._acting:
                 raise MarftError("the workflow calls game.chat while game.act is under way; await it first")
@@ -173,32 +172,34 @@ class Game:
             self._chatting += 1
             try:
                 turn = await self._answer(agent, asked, chat, sampling)
+                async with self._recording:
+                    index, nth = len(self.turns), sum(each.agent == name for each in self.turns)
+                    step: Step = "next" if began == index else "same"
+                    await self._record(turn := replace(turn, index=index, nth=nth, step=step, aside=aside))
             finally:
                 self._chatting -= 1
-            async with self._recording:
-                # in the order in which they end; those that overlap in time are one step
-                index, nth = len(self.turns), sum(each.agent == name for each in self.turns)
-                step: Step = "next" if began == index else "same"
-                await self._record(turn := replace(turn, index=index, nth=nth, step=step, aside=aside))
             return turn
 
     async def _answer(self, agent: Agent, messages: tuple[Message, ...], chat: ChatOptions, sampling: Sampling) -> Turn:
         """What an agent says to some messages. Its seed is theirs, whoever else is asked at the same time."""
-        if (index := len(self.turns) + self._chatting - 1) < len(self._replayed):
-            return check_replay(self._replayed[index], agent.name)
-        self._asked[agent.name, messages] += 1
-        seed = seed_of(self._seed, "chat", agent.name, messages, self._asked[agent.name, messages])
-        ids, said = await self._generate(agent, messages, chat, sampling, seed, agent.adapter)
+        nth = self._asked[agent.name, messages] = self._asked[agent.name, messages] + 1
+        if len(known := [t for t in self._replayed if (t.agent, t.observation) == (agent.name, messages)]) >= nth:
+            return known[nth - 1]
+        if (index := len(self.turns)) < len(self._replayed) and self._chatting == 1:
+            check_replay(self._replayed[index], "somebody else")
+        seed = seed_of(self._seed, "chat", agent.name, messages, nth)
+        adapter = None if index == self._base_at else agent.adapter
+        ids, said = await self._generate(agent, messages, chat, sampling, seed, adapter)
         return Turn(
-            agent=agent.name, index=0, nth=0, shown="", observation=messages, prompt_ids=ids, completion=said,
-            heard=agent.thoughts.without_thoughts(said.text),
+            agent=agent.name, index=0, nth=0, shown="", observation=messages, prompt_ids=ids, completion=said, sees=(),
+            heard=agent.thoughts.without_thoughts(said.text), chat=chat,
         )  # fmt: skip
 
     async def say(self, name: str, text: str) -> Turn:
         """Records what no model said: a vote's result, a referee's ruling. The environment hears it."""
         async with self._ending:
-            if self._acting:
-                raise MarftError("the workflow calls game.say while game.act is under way; await it first")
+            if self._acting or self._chatting:
+                raise MarftError("the workflow calls game.say while an agent is asked; await it first")
             name, text = require_workflow_text("game.say a name", name), require_workflow_text("game.say", text)
             if name in self.team:
                 raise MarftError(f"the workflow lets {name!r} say something; only game.act speaks for the team")
@@ -271,7 +272,7 @@ class Game:
         return Turn(
             agent=agent.name, index=index, nth=nth, shown=shown, observation=observation, prompt_ids=prompt_ids,
             completion=completion, aside=options.aside, step="next" if index == len(self.turns) else "same", sees=sees,
-            heard=agent.thoughts.without_thoughts(completion.text),
+            heard=agent.thoughts.without_thoughts(completion.text), chat=agent.chat,
         )  # fmt: skip
 
     async def _generate(
@@ -317,10 +318,7 @@ async def play(
     Turn `base_at` is spoken by the untrained base in place of the agent's adapter.
     """
     if isinstance(task, BadTask):
-        return Episode(
-            task=task, sample=sample, turns=(), reward=Reward(team=0.0), ended="failed", fault="raised",
-            error=f"the task {task.id!r} {task.flaw}", trunk=trunk,
-        )  # fmt: skip
+        return unplayable_episode(task, sample, trunk)
     env = GuardedEnv(host)
     game = Game(task=task, team=team, env=env, seed=f"{seed}/{task.id}/{sample}", replayed=replayed, base_at=base_at)
     reward = Reward(team=0.0)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from marft.types import FunctionCall
+from marft.untrusted_values import flaw_of
 
 # hermes: Qwen's and many others'; llama: the message is the call; mistral: a list after a marker
 CallFormat = Literal["hermes", "llama", "mistral"]
@@ -74,6 +75,11 @@ def json_items(text: str) -> Iterator[str]:
     yield from (json.dumps(each) for each in (found if isinstance(found, list) else [found]))
 
 
+def flaw_inside(value: Any) -> str | None:
+    """Why no agent could be shown the texts inside a value of JSON, whose escapes may spell anything."""
+    return flaw_of(json.dumps(value, ensure_ascii=False))
+
+
 def read_call(text: str, number: str) -> FunctionCall | str:
     """One call from its JSON, or what is wrong with it."""
     try:
@@ -82,5 +88,7 @@ def read_call(text: str, number: str) -> FunctionCall | str:
         return f"the call is not JSON: {error}"
     match found:
         case {"name": str(name), "arguments": dict(arguments)} | {"name": str(name), "parameters": dict(arguments)}:
+            if (flaw := flaw_inside([name, arguments])) is not None:
+                return f"the call {flaw}"
             return FunctionCall(id=number, name=name, arguments=json.dumps(arguments))
     return 'a call is {"name": …, "arguments": {…}}'

@@ -76,7 +76,7 @@ class Tools:
         if not self.by_name:
             return ()
         if self.written is None:
-            call = self.find_call(turn.completion)
+            call = self.find_call(turn.completion) if turn.heard != "" else None  # inside a thought
             return () if call is None else (call,)
         spoken = take_apart(turn.text, self.written)
         if spoken.malformed:  # which of its calls belong together only the model knows: none is made
@@ -159,5 +159,7 @@ def with_recipient(turn: Turn, call: ToolCall | None) -> Turn:
     if call is None:
         made = replace(turn, to=None)
     else:
-        made = replace(turn, completion=replace(turn.completion, text=call.text), to=turn.agent)
+        added = call.text.removeprefix(turn.completion.text)  # the closing tag
+        heard = None if turn.heard is None else turn.heard + added
+        made = replace(turn, completion=replace(turn.completion, text=call.text), heard=heard, to=turn.agent)
     return turn if made == turn else made

@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from marft.types import PLAIN_CHAT, ChatOptions, MarftError, Message, Turn
+from marft.types import PLAIN_CHAT, ChatOptions, ChatRefused, Message, Turn
 
 MARKERS = (("<think>", "</think>"), ("<seed:think>", "</seed:think>"), ("[THINK]", "[/THINK]"))  # of thoughts
 TOOLS_PROMPT = (
@@ -36,10 +36,9 @@ class ChatFormat:
         """The prompt that asks for the next turn. Where it begins as an `earlier` turn and its prompt do, it has their very
         tokens, however the tokenizer would spell that text."""
         asked = tuple(messages)
-        known = [turn for turn in earlier if is_continued(turn, asked)]
-        if known:
-            longest = max(known, key=lambda turn: len(turn.observation))
-            if (ids := self._continued(asked, options, longest)) is not None:
+        known = [turn for turn in earlier if turn.chat == options and is_continued(turn, asked)]
+        for turn in sorted(known, key=lambda turn: -len(turn.observation)):
+            if (ids := self._continued(asked, options, turn)) is not None:
                 return ids
         return self._rendered(asked, options)
 
@@ -75,12 +74,14 @@ class ChatFormat:
             messages, options = spell_out_tools(messages, options), replace(options, tools=())
         try:
             return fill_template(self.tokenizer, messages, options)
-        except TemplateError:  # some templates refuse a system role
+        except (TemplateError, TypeError):  # some templates refuse a system role
             try:
                 return fill_template(self.tokenizer, merge_system_message(messages), options)
-            except TemplateError as error:
+            except (TemplateError, TypeError) as error:
                 roles = ", ".join(message.role for message in messages)
-                raise MarftError(f"the model's chat template refuses messages of the roles {roles}: {error}") from error
+                raise ChatRefused(
+                    f"the model's chat template refuses messages of the roles {roles}: {error}"
+                ) from error
 
     def _tokens(self, text: str) -> tuple[int, ...]:
         """The template writes the special tokens itself, so encoding adds none."""
@@ -120,7 +121,7 @@ def fill_template(
     """The text that the model's chat template makes of messages and tools."""
 
     chat = [plain_message(tokenizer, message) for message in messages]
-    tools = [json.loads(break_special_tokens(tokenizer, tool)) for tool in options.tools] or None
+    tools = [break_inside(tokenizer, json.loads(tool)) for tool in options.tools] or None
     arguments = dict(options.arguments)
     return str(
         tokenizer.apply_chat_template(chat, tools=tools, tokenize=False, add_generation_prompt=True, **arguments)
@@ -131,20 +132,29 @@ def plain_message(tokenizer: PreTrainedTokenizerBase, message: Message) -> dict[
     """A message as templates read it."""
     plain: dict[str, Any] = {"role": message.role, "content": break_special_tokens(tokenizer, message.content)}
     if message.answers is not None:
-        plain["tool_call_id"] = message.answers
+        plain["tool_call_id"] = break_special_tokens(tokenizer, message.answers)
     if message.calls:
         plain["tool_calls"] = [
             {
                 "type": "function",
-                "id": call.id,
-                "function": {
-                    "name": call.name,
-                    "arguments": json.loads(break_special_tokens(tokenizer, call.arguments)),
-                },
+                "id": break_special_tokens(tokenizer, call.id),
+                "function": break_inside(tokenizer, {"name": call.name, "arguments": json.loads(call.arguments)}),
             }
             for call in message.calls
         ]
     return plain
+
+
+def break_inside(tokenizer: PreTrainedTokenizerBase, value: Any) -> Any:
+    """`break_special_tokens` of all texts inside a value of JSON, keys among them."""
+    match value:
+        case str():
+            return break_special_tokens(tokenizer, value)
+        case list():
+            return [break_inside(tokenizer, each) for each in value]
+        case dict():
+            return {break_special_tokens(tokenizer, key): break_inside(tokenizer, each) for key, each in value.items()}
+    return value
 
 
 def spell_out_tools(messages: Sequence[Message], options: ChatOptions) -> list[Message]:

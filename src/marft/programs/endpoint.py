@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
-import math
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -17,9 +17,11 @@ from typing import Any
 
 from aiohttp import web
 
+from marft.channels import LOOPBACK
 from marft.game.endings import CutOff, GameOver
 from marft.game.play import Game
-from marft.game.tool_calls import take_apart
+from marft.game.tool_calls import Spoken, take_apart
+from marft.game.validation import EnvironmentFault, require_finite
 from marft.programs.protocol import (
     Answer,
     BadRequest,
@@ -30,9 +32,8 @@ from marft.programs.protocol import (
     read_chat_request,
 )
 from marft.programs.responses import read_responses_request, response_body, response_events
-from marft.types import MarftError, PromptTooLong, Reward
+from marft.types import ChatRefused, MarftError, PromptTooLong, Reward
 
-LOOPBACK = "127.0.0.1"
 LARGEST = 8 << 20  # bytes of a request
 AT_ONCE = 64  # requests of one episode
 BACKLOG = 4096  # connections that wait until they are taken: all episodes of a play may begin at once
@@ -47,15 +48,17 @@ class Session:
     base_url: str
     api_key: str
     broken: asyncio.Future[None]
-    reward: float | None = None
-    under_way: int = 0
-    calls: Iterator[int] = field(default_factory=lambda: iter(range(1 << 60)))
+    reward: Reward | None = None  # that the program has posted
+    under_way: set[asyncio.Task[Any]] = field(default_factory=set)  # its requests
+    calls: Iterator[int] = field(default_factory=itertools.count)
 
     async def ask(self, request: ChatRequest) -> list[Answer]:
         """All choices, each a turn."""
         if request.model not in self.game.team:
             team = ", ".join(self.game.team)
             raise BadRequest(f"no agent is called {request.model!r}; the team has {team}", 404, "model_not_found")
+        if self.game.over is not None:
+            raise BadRequest("the episode is over", 409, "episode_over")
         asked = (self._turn(request) for _ in range(request.choices))
         return list(await asyncio.gather(*asked))
 
@@ -67,6 +70,8 @@ class Session:
             )  # fmt: skip
         except PromptTooLong as error:
             raise BadRequest(str(error), code="context_length_exceeded") from None
+        except ChatRefused as error:
+            raise BadRequest(str(error)) from None
         except CutOff as error:
             self._break(error)
             raise BadRequest("the episode has had all its turns", 429, "rate_limit_exceeded") from None
@@ -74,7 +79,8 @@ class Session:
             self._break(error)
             raise BadRequest(f"the episode is over: {error}", 409, "episode_over") from None
         written = self.game.team[request.model].call_format
-        return Answer(turn=turn, spoken=take_apart(turn.text, written if request.tools else None))
+        spoken = take_apart(turn.text, written if request.tools else None)
+        return Answer(turn=turn, spoken=Spoken(content=turn.text) if spoken.malformed else spoken)
 
     def _break(self, error: BaseException) -> None:
         if not self.broken.done():
@@ -114,9 +120,12 @@ class Endpoint:
         return session
 
     async def close(self, session: Session) -> None:
-        """The key is worth nothing any more; the last one takes the server along."""
+        """The key is worth nothing any more, and what it still asks is given up; the last one takes the server along."""
         self.sessions.pop(session.api_key, None)
         session.broken.cancel()
+        for request in session.under_way:
+            request.cancel()
+        await asyncio.gather(*session.under_way, return_exceptions=True)
         if self.sessions or self._server is None or self._web is None:
             return
         server, serving = self._server, self._web
@@ -164,20 +173,25 @@ class Endpoint:
         return web.json_response({"object": "list", "data": models})
 
     async def _take_reward(self, session: Session, request: web.BaseRequest) -> web.StreamResponse:
-        session.reward = read_reward(parse_json(await read_body(request)).get("reward")).team
-        return web.json_response({"reward": session.reward})
+        try:
+            session.reward = read_reward(parse_json(await read_body(request)).get("reward"))
+        except EnvironmentFault as fault:
+            raise BadRequest(fault.line) from None
+        return web.json_response({"reward": session.reward.team})
 
 
 @contextmanager
 def counted(session: Session) -> Iterator[None]:
     """One request of an episode that has at most so many under way."""
-    if session.under_way >= AT_ONCE:
+    if len(session.under_way) >= AT_ONCE:
         raise BadRequest(f"an episode has at most {AT_ONCE} requests at once", 429, "rate_limit_exceeded")
-    session.under_way += 1
+    task = asyncio.current_task()
+    assert task is not None
+    session.under_way.add(task)
     try:
         yield
     finally:
-        session.under_way -= 1
+        session.under_way.discard(task)
 
 
 async def read_body(request: web.BaseRequest) -> bytes:
@@ -191,10 +205,8 @@ async def read_body(request: web.BaseRequest) -> bytes:
 
 
 def read_reward(given: object) -> Reward:
-    """A finite number as the team's reward."""
-    if isinstance(given, bool | int | float) and math.isfinite(given):
-        return Reward(team=float(given), correct=given if isinstance(given, bool) else None)
-    raise BadRequest("reward is a finite number")
+    """The team's reward as a program gives it; EnvironmentFault where it is no finite number, or too large."""
+    return Reward(team=require_finite(given), correct=given if isinstance(given, bool) else None)
 
 
 def data_lines(chunks: Iterator[dict[str, Any]]) -> Iterator[str]:

@@ -13,9 +13,10 @@ import shlex
 import shutil
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 from marft import import_paths
 from marft.config.team import ProgramConfig
@@ -33,6 +34,9 @@ KNOWN = ("task", "base_url", "api_key")  # what a function may ask for, by its p
 
 class Program(Protocol):
     """Plays an episode by asking its endpoint."""
+
+    def place(self) -> AbstractAsyncContextManager[None]:
+        """Entered when there is room for one more episode."""
 
     async def run(self, task: Task, session: Session) -> object:
         """What the program returns; EpisodeFailed where it fails. Cancelled, it leaves nothing running."""
@@ -87,6 +91,10 @@ class AsyncFunction:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
 
+    def place(self) -> AbstractAsyncContextManager[None]:
+        """All run at once."""
+        return nullcontext()
+
     async def run(self, task: Task, session: Session) -> object:
         """What it returns."""
         try:
@@ -108,6 +116,10 @@ class PlainFunction:
     def __init__(self, name: str) -> None:
         self.name = name
         self._process: FunctionProcess | None = None
+
+    def place(self) -> AbstractAsyncContextManager[None]:
+        """All run at once."""
+        return nullcontext()
 
     async def run(self, task: Task, session: Session) -> object:
         """What it returns."""
@@ -189,30 +201,33 @@ class Command:
         self.words = shlex.split(line)
         if not self.words or shutil.which(self.words[0]) is None:
             raise MarftError(f"team.program.cmd: there is no command {(self.words or [''])[0]!r}")
-        self._gates: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
+        self._gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+    def place(self) -> AbstractAsyncContextManager[None]:
+        """A few processes a core."""
+        return self._gates.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(4 * (os.cpu_count() or 1)))
 
     async def run(self, task: Task, session: Session) -> object:
-        """The last line that it prints: a number is the reward, anything else its answer."""
-        async with self._gates.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(4 * (os.cpu_count() or 1))):
-            given = given_to(task, session)
-            variables = {"OPENAI_BASE_URL": session.base_url, "OPENAI_API_KEY": session.api_key}
-            process = await asyncio.create_subprocess_exec(
-                *self.words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE, env={**os.environ, **variables}, **own_group(),
-            )  # fmt: skip
-            reading = asyncio.ensure_future(self._read(process, json.dumps(given["task"], default=str).encode()))
-            exited = asyncio.ensure_future(until_exit(process))
-            try:
-                await asyncio.wait({reading, exited}, return_when=asyncio.FIRST_COMPLETED)
-                if not (reading.done() and reading.exception()):  # else it has printed too much
-                    await exited
-            finally:
-                await asyncio.to_thread(end_command, process.pid, session.api_key)
-                await asyncio.wait({reading, exited})  # whoever held its output open has gone, too
-            printed, complained = reading.result()
-            if process.returncode != 0:
-                last = complained.decode(errors="replace").strip()[-SHOWN_OUTPUT:]
-                raise EpisodeFailed(f"the program ended with {process.returncode}: {last!r}", "workflow")
+        """The last line that it prints is its answer; a reward it posts."""
+        given = given_to(task, session)
+        variables = {"OPENAI_BASE_URL": session.base_url, "OPENAI_API_KEY": session.api_key}
+        process = await asyncio.create_subprocess_exec(
+            *self.words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE, env={**os.environ, **variables}, **own_group(),
+        )  # fmt: skip
+        reading = asyncio.ensure_future(self._read(process, json.dumps(given["task"], default=str).encode()))
+        exited = asyncio.ensure_future(until_exit(process))
+        try:
+            await asyncio.wait({reading, exited}, return_when=asyncio.FIRST_COMPLETED)
+            if not (reading.done() and reading.exception()):  # else it has printed too much
+                await exited
+        finally:
+            await asyncio.to_thread(end_command, process.pid, session.api_key)
+            await asyncio.wait({reading, exited})  # whoever held its output open has gone, too
+        printed, complained = reading.result()
+        if process.returncode != 0:
+            last = complained.decode(errors="replace").strip()[-SHOWN_OUTPUT:]
+            raise EpisodeFailed(f"the program ended with {process.returncode}: {last!r}", "workflow")
         return last_line(printed)
 
     async def _read(self, process: asyncio.subprocess.Process, given: bytes) -> tuple[bytes, bytes]:
@@ -245,16 +260,10 @@ async def read_limited(pipe: asyncio.StreamReader) -> bytes:
     return bytes(found)
 
 
-def last_line(printed: bytes) -> object:
-    """A number where the last line is one, else its text; None where nothing was printed."""
+def last_line(printed: bytes) -> str | None:
+    """Of what was printed; None where nothing was."""
     lines = printed.decode(errors="replace").strip().splitlines()
-    if not lines:
-        return None
-    try:
-        value = json.loads(lines[-1])
-    except (ValueError, RecursionError):
-        return lines[-1]
-    return value if isinstance(value, int | float) else lines[-1]
+    return lines[-1] if lines else None
 
 
 def end_command(pid: int, key: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -11,7 +10,8 @@ from typing import Any
 from marft.config.team import ProgramConfig
 from marft.game.endings import EpisodeFailed
 from marft.game.play import Game
-from marft.programs.endpoint import Endpoint, Session
+from marft.game.validation import EnvironmentFault
+from marft.programs.endpoint import Endpoint, Session, read_reward
 from marft.programs.running import Program, make_program
 from marft.types import Reward
 from marft.untrusted_values import kind_of
@@ -29,6 +29,10 @@ class ProgramWorkflow:
 
     async def __call__(self, game: Game) -> None:
         """An episode: the program until it returns, a call of it ends the game, or its time is over."""
+        async with self.program.place():
+            await self._play(game)
+
+    async def _play(self, game: Game) -> None:
         session = await self.endpoint.open(game)
         running: asyncio.Future[Any] = asyncio.ensure_future(self.program.run(game.task, session))
         try:
@@ -79,6 +83,7 @@ async def conclude(game: Game, session: Session, value: object) -> None:
         await game.say(NAME, answer)
     if reward is None:
         return
-    if not isinstance(reward, bool | int | float) or not math.isfinite(reward):
-        raise EpisodeFailed(f"the program gave the reward {reward!r}, which is not a finite number", "workflow")
-    game.awarded = Reward(team=float(reward), correct=reward if isinstance(reward, bool) else None)
+    try:
+        game.awarded = reward if isinstance(reward, Reward) else read_reward(reward)
+    except EnvironmentFault as fault:
+        raise EpisodeFailed(f"the program {fault.line}", "workflow") from None

@@ -85,7 +85,9 @@ def collect_turns(episodes: Sequence[Episode], members: Sequence[Member], credit
     found = Columns()
     groups: dict[Hashable, int] = {}
     for e, episode in enumerate(episodes):
-        learns = [turn.agent in learning and turn.index >= episode.forked_at for turn in episode.turns]
+        learns = [
+            turn.agent in learning and turn.step != "none" and turn.index >= episode.forked_at for turn in episode.turns
+        ]
         stream = credit.assign(episode)
         if stream.players is None:
             found.shared.add(e)

@@ -57,7 +57,9 @@ def start_without_turn(episode: Episode, turn: Turn, baseline: Literal["blank", 
     """How to play an episode again with `turn` blanked, or spoken by the base."""
     before = episode.turns[: turn.index]
     if baseline == "blank":
-        return Start(task=episode.task, sample=episode.sample, replayed=(*before, replace(turn, completion=BLANK)))
+        return Start(
+            task=episode.task, sample=episode.sample, replayed=(*before, replace(turn, completion=BLANK, heard=None))
+        )
     return Start(task=episode.task, sample=episode.sample, replayed=before, base_at=turn.index)
 
 
@@ -96,4 +98,8 @@ def with_tree_credits(trunk: Episode, branches: Sequence[Episode]) -> list[Episo
 
 def learning_turns(episode: Episode, learns: Collection[str]) -> list[Turn]:
     """The turns of agents that learn; none of an episode that failed."""
-    return [] if episode.ended == "failed" else [turn for turn in episode.turns if turn.agent in learns]
+    return (
+        []
+        if episode.ended == "failed"
+        else [turn for turn in episode.turns if turn.agent in learns and turn.step != "none"]
+    )

@@ -66,6 +66,7 @@ class OpenTools:
 
     def __init__(self, agents: Mapping[str, AgentConfig], lockstep: Lockstep) -> None:
         self._servers: dict[str, McpServer] = {}
+        self._agents = frozenset(agents)
         try:
             self.by_agent = {name: self._open(agent, lockstep) for name, agent in agents.items()}
         except BaseException:
@@ -83,6 +84,8 @@ class OpenTools:
         names = [name for name, _ in offered]
         if twice := [name for name in names if names.count(name) > 1]:
             raise MarftError(f"tools: two of them are called {twice[0]!r}; give one of them another name")
+        if mates := [name for name in names if name in self._agents]:
+            raise MarftError(f"tools: {mates[0]!r} is also an agent's name; give one of them another")
         return Tools(
             by_name={name: in_lockstep(tool, lockstep) for name, tool in offered}, most=agent.calls or MOST_CALLS
         )

@@ -21,7 +21,7 @@ def text_parameters(argument: str) -> dict[str, Any]:
 def one_text_argument(parameters: Mapping[str, Any]) -> str | None:
     """The name of the only argument, where it is a text."""
     properties: Mapping[str, Any] = parameters.get("properties") or {}
-    if len(properties) != 1:
+    if len(properties) != 1 or not set(properties) <= set(parameters.get("required") or ()):
         return None
     [(name, kind)] = properties.items()
     return name if isinstance(kind, Mapping) and kind.get("type") == "string" else None
