@@ -124,7 +124,7 @@ ROOMS: Mapping[str, Room] = {
         for name in ("losses", "advantages", "sequential", "trust_region", "grouped", "decoupled", "kl_penalty")
     },
     "programs": Room(
-        marft=frozenset({"types", "processes", "import_paths", "untrusted_values", "config", "game"}),
+        marft=frozenset({"types", "channels", "processes", "import_paths", "untrusted_values", "config", "game"}),
         libraries=frozenset({"aiohttp"}),
     ),
     "rollouts": Room(

@@ -254,7 +254,7 @@ def test_two_acts_at_once_are_refused() -> None:
 
     with pytest.raises(MarftError, match=r"name both agents in one call"):
         run(team("a", "b", voice=Slow()), overlapping)
-    with pytest.raises(MarftError, match=r"game\.say while game\.act is under way"):
+    with pytest.raises(MarftError, match=r"game\.say while an agent is asked"):
         run(team("a", "b", voice=Slow()), talking_over)
 
 

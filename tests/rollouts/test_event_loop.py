@@ -164,7 +164,7 @@ def write(folder: Path) -> Path:
 
 
 def test_nobody_else_runs_a_loop() -> None:
-    """A loop anywhere else would fail in a notebook."""
+    """A loop anywhere else would fail in a notebook; that of MCP servers runs in a thread of its own."""
     calls = [
         f"{path.relative_to(SOURCE)}:{node.lineno}"
         for path in SOURCE.rglob("*.py")
@@ -172,7 +172,8 @@ def test_nobody_else_runs_a_loop() -> None:
         if isinstance(node, ast.Attribute)
         and ast.unparse(node) in ("asyncio.run", "asyncio.Runner", "asyncio.new_event_loop")
     ]
-    assert {call.split(":")[0] for call in calls} <= {"rollouts/event_loop.py", "engines/vllm/discovery.py"}
+    allowed = {"rollouts/event_loop.py", "engines/vllm/discovery.py", "envs/tools/mcp_server.py"}
+    assert {call.split(":")[0] for call in calls} <= allowed
 
 
 # --- those who do not want to end ----------------------------------------------------------------------------------------
