@@ -67,6 +67,19 @@ async def own(game: Game) -> None:
     await game.act("ann", sees=["bob", "tool"])
 
 
+async def asks_in_turn(task: dict[str, Any], base_url: str, api_key: str) -> str:
+    """A user's program: each agent answers the one before."""
+    import aiohttp
+
+    said = [task["prompt"]]
+    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {api_key}"}) as http:
+        for name in ("bob", "cat", "ann"):
+            body = {"model": name, "messages": [{"role": "user", "content": said[-1]}]}
+            async with http.post(f"{base_url}/chat/completions", json=body) as answer:
+                said.append((await answer.json())["choices"][0]["message"]["content"])
+    return " ".join(said)
+
+
 def team(workflow: str) -> dict[str, Any]:
     """`ann` and `bob` learn, `cat` is frozen."""
     agents: dict[str, dict[str, Any]] = {
@@ -87,6 +100,8 @@ def team(workflow: str) -> dict[str, Any]:
             settings["steps"] = 1
         case "rounds":
             settings["rounds"] = 2
+        case "program":
+            settings["program"] = {"function": "test_matrix:asks_in_turn"}
     agents["bob"]["max_tokens"] = 2
     for agent in agents.values():
         agent.setdefault("max_tokens", 1)
