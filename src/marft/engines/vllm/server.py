@@ -28,6 +28,7 @@ from marft.types import MarftError, Request, SpeechError
 
 CONNECT = 10.0  # seconds
 BROKEN = 500  # from this HTTP status on the server is what failed
+TOO_LARGE = "max_lora_rank"  # what it says, as an error of its own, of an adapter larger than it was started for
 PATIENCE = 1800.0  # for all of an answer, which waits its turn on a busy server
 
 
@@ -70,7 +71,7 @@ class Server:
         """Have the server load an adapter version from its folder."""
         body = {"lora_name": adapter_version.name, "lora_path": str(adapter_version.folder)}
         answer = await self._post("/v1/load_lora_adapter", body)
-        if answer.status >= BROKEN:
+        if answer.status >= BROKEN and TOO_LARGE not in self._complaint(answer):
             raise ServerBroken(self._refusal(answer))
         if answer.status != 200:
             raise MarftError(
