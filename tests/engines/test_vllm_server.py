@@ -231,6 +231,12 @@ def test_a_server_without_adapters_says_how_to_start_it(fake: Fake) -> None:
     assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora, --max-loras 2 and --max-lora-rank 4 or more" in line
 
 
+def test_an_adapter_too_large_for_a_server_is_no_failure_of_it(fake: Fake) -> None:
+    fake.refuses[LOAD], fake.quoted = 500, "LoRA rank 4 is greater than max_lora_rank 2"
+    with pytest.raises(MarftError, match="--max-lora-rank 4 or more"):
+        ask(open_at(fake.url), "solver")
+
+
 @pytest.mark.parametrize(
     "choice",
     [
