@@ -199,7 +199,7 @@ def make_batch(members: Sequence[Seat], played: Sequence[Episode], credit: Credi
 def make_learner(members: Sequence[Seat], algorithm: Algorithm = TOKEN, **changes: Any) -> LocalLearner:
     names = dict.fromkeys([*(m.adapter for m in members), *(m.critic for m in members if m.critic)])
     settings = LearnerSettings(
-        lr=dict.fromkeys(names, 1e-3), weight_decay=0.1, eps=1e-8, grad_clip=1.0, epochs=1, minibatches=1, tokens=8192,
+        lr=dict.fromkeys(names, 1e-3), beta1=0.9, weight_decay=0.1, eps=1e-8, grad_clip=1.0, epochs=1, minibatches=1, tokens=8192,
         entropy=0.0, kl_estimator="k3", trust_region=None, kl_stop=None, factor_clip=1.2, value_clip=None, huber_delta=None,
     )  # fmt: skip
     teams = {name: m.team for m in members for name in (m.adapter, m.critic) if name is not None}

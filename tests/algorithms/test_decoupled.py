@@ -240,7 +240,7 @@ def test_with_a_lag_every_algorithm_weights_what_it_learns_from(tmp_path: Path, 
     offs = (log(3), -log(2), 0.25, -1.5)
     plain = trainer_of(tmp_path / "plain", algorithm=algorithm)
     expected, _ = plain.estimate(batch_of(plain, played(plain)))
-    trainer = trainer_of(tmp_path / "run", algorithm=algorithm, train={"lag": 1})
+    trainer = trainer_of(tmp_path / "run", algorithm=algorithm, train={"lag": 2})
     found, mismatch = trainer.estimate(batch_of(trainer, played(trainer, *offs)))
     weights: list[float] = []
     for length in found.batch.length_K.tolist():
@@ -270,7 +270,7 @@ def test_with_a_lag_every_algorithm_weights_what_it_learns_from(tmp_path: Path, 
 @pytest.mark.parametrize("lag", [0, 1])
 def test_without_a_correction_an_estimate_stays_as_it_was(tmp_path: Path, lag: int) -> None:
     plain = trainer_of(tmp_path / "plain")
-    off = {"algorithm": {"name": "grpo", "correction": None}, "train": {"lag": lag}, "engine": {"mismatch": not lag}}
+    off = {"algorithm": {"name": "grpo", "correction": None}, "train": {"lag": lag}, "engine": {"mismatch": True}}
     watched = trainer_of(tmp_path / "run", **off)
     one, unseen = plain.estimate(batch_of(plain, played(plain, 1.0)))
     other, seen = watched.estimate(batch_of(watched, played(watched, 1.0)))

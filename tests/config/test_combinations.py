@@ -422,7 +422,7 @@ def test_the_critics_mode_is_spelled_out(given: list[str], critics: str) -> None
 @pytest.mark.parametrize(
     ("given", "compares"),
     [([], False), (["engine.mismatch=true"], True), (["algorithm.correction=2"], True), (["engine.name=vllm"], True),
-     (["train.lag=1"], True), (["train.lag=1", "algorithm.correction=null"], True)],
+     (["train.lag=1"], False), (["train.lag=2"], True), (["train.lag=2", "algorithm.correction=null"], False)],
 )  # fmt: skip
 def test_whether_log_probs_are_compared(given: list[str], compares: bool) -> None:
     assert read(given).compares is compares
@@ -430,12 +430,20 @@ def test_whether_log_probs_are_compared(given: list[str], compares: bool) -> Non
 
 @pytest.mark.parametrize(
     ("given", "correction"),
-    [([], None), (["train.lag=1"], 2.0), (["train.lag=4", "algorithm.correction=auto"], 2.0), (["engine.name=vllm"], None),
-     (["algorithm.correction=1.5"], 1.5), (["train.lag=1", "algorithm.correction=5"], 5.0),
-     (["train.lag=1", "algorithm.correction=null"], None)],
+    [([], None), (["train.lag=1"], None), (["train.lag=2"], 2.0), (["train.lag=4", "algorithm.correction=auto"], 2.0),
+     (["engine.name=vllm"], None), (["algorithm.correction=1.5"], 1.5), (["train.lag=1", "algorithm.correction=5"], 5.0),
+     (["train.lag=2", "algorithm.correction=null"], None)],
 )  # fmt: skip
 def test_the_correction_is_spelled_out(given: list[str], correction: float | None) -> None:
     assert read(given).correction == correction
+
+
+@pytest.mark.parametrize(
+    ("given", "beta1"),
+    [([], 0.9), (["train.lag=1"], 0.5), (["train.lag=1", "optimizer.beta1=0"], 0.0), (["optimizer.beta1=0.8"], 0.8)],
+)
+def test_the_momentum_is_spelled_out(given: list[str], beta1: float) -> None:
+    assert read(given).beta1 == beta1
 
 
 def test_the_correction_was_an_engine_s() -> None:

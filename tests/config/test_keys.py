@@ -44,7 +44,7 @@ credit.beta credit.gamma credit.baseline
 critic.mode critic.lr critic.warmup
 schedule.mode schedule.interval schedule.clip
 lora.rank lora.alpha lora.targets
-optimizer.lr optimizer.weight_decay optimizer.eps optimizer.grad_clip optimizer.warmup optimizer.decay
+optimizer.lr optimizer.weight_decay optimizer.beta1 optimizer.eps optimizer.grad_clip optimizer.warmup optimizer.decay
 train.iterations train.budget train.tasks train.samples train.epochs train.minibatches train.tokens train.recompute train.failures train.on_collapse train.lag
 learner.ranks learner.shard
 rollout.workers rollout.shards rollout.threads rollout.gpus rollout.patience rollout.swap rollout.replay

@@ -16,7 +16,7 @@ from marft.config.section import Section
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Aggregation = Literal["token", "turn", "agent"]
 DEFAULT_LAM = 0.95
-DEFAULT_CORRECTION = 2.0  # with a lag
+DEFAULT_CORRECTION = 2.0  # with a lag of 2 or more
 
 
 # --- credit ----------------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class AlgorithmConfig(Section):
         None  # KL a token past which an agent takes no more steps on a batch
     )
     correction: float | Literal["auto"] | None = (
-        "auto"  # largest weight of stale samples; auto: 2 with a lag, else none
+        "auto"  # largest weight of stale samples; auto: 2 with a lag of 2 or more, else none
     )
 
     @field_validator("correction", mode="before")

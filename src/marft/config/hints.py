@@ -19,6 +19,7 @@ KEYS: Mapping[str, str] = {
     "critic.lr (a critic has an optimizer of its own)": "lr_critic value_lr vf_coef value_coef vf_loss_coef",
     "optimizer.warmup (iterations)": "warmup_steps warmup_ratio num_warmup_steps lr_warmup",
     "optimizer.decay": "lr_scheduler lr_scheduler_type scheduler lr_schedule",
+    "optimizer.beta1": "betas adam_beta1 adam_betas momentum beta_1",
     "optimizer.grad_clip": "max_grad_norm clip_grad_norm gradient_clipping",
     "train.iterations": "steps max_steps num_steps total_steps num_iterations n_iterations num_updates total_timesteps",
     "train.iterations (how long) or train.epochs (passes over each batch)": "epochs num_epochs num_train_epochs n_epochs "

@@ -68,6 +68,7 @@ class OptimizerConfig(Section):
 
     lr: Annotated[float, Field(gt=0)] = 1e-3
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    beta1: Annotated[float, Field(ge=0, lt=1)] | None = None  # Adam's momentum; None: 0.9, with a lag 0.5
     eps: Annotated[float, Field(gt=0)] = 1e-8  # Adam's
     grad_clip: Annotated[float, Field(gt=0)] = 1.0
     warmup: Annotated[int, Field(ge=0)] = 0  # iterations of rising learning rate
@@ -263,14 +264,20 @@ class Config(Section):
         """The largest weight of what another policy said, spelled out; None: nothing is weighted."""
         given = self.algorithm.correction
         if given == "auto":
-            return DEFAULT_CORRECTION if self.train.lag else None
+            return DEFAULT_CORRECTION if self.train.lag > 1 else None
         return given
+
+    @property
+    def beta1(self) -> float:
+        """Adam's momentum, spelled out. Gradients that come late act like more of it (arXiv 1605.09774)."""
+        if self.optimizer.beta1 is not None:
+            return self.optimizer.beta1
+        return 0.5 if self.train.lag else 0.9
 
     @property
     def compares(self) -> bool:
         """Whether the learner reads what was said again, to measure how far the policy that spoke is from its own."""
-        off = self.train.lag > 0 or self.engine.name != "local"
-        return off or self.engine.mismatch or self.correction is not None
+        return self.engine.name != "local" or self.engine.mismatch or self.correction is not None
 
     @model_validator(mode="after")
     def check(self) -> Config:

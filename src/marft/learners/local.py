@@ -44,6 +44,7 @@ class LearnerSettings:
 
     lr: Mapping[str, float]  # of each adapter that learns, critics included
     weight_decay: float
+    beta1: float  # Adam's momentum
     eps: float  # Adam's
     grad_clip: float
     epochs: int
@@ -79,6 +80,7 @@ class LocalLearner:
             name: AdamW(
                 self.parameters(name).values(),
                 lr=lr,
+                betas=(settings.beta1, 0.999),
                 eps=settings.eps,
                 weight_decay=settings.weight_decay,
                 foreach=True,

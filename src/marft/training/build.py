@@ -376,7 +376,7 @@ def learner_settings(config: Config, members: list[Member]) -> LearnerSettings:
     lr = {m.adapter: config.team.agents[m.agent].lr or optimizer.lr for m in members}
     lr |= {m.critic: config.critic.lr or optimizer.lr for m in members if m.critic is not None}
     return LearnerSettings(
-        lr=lr, weight_decay=optimizer.weight_decay, eps=optimizer.eps, grad_clip=optimizer.grad_clip,
+        lr=lr, beta1=config.beta1, weight_decay=optimizer.weight_decay, eps=optimizer.eps, grad_clip=optimizer.grad_clip,
         epochs=config.train.epochs, minibatches=config.train.minibatches, tokens=config.train.tokens,
         entropy=algorithm.entropy, kl_estimator=algorithm.kl.estimator,
         trust_region=update_limit(config, algorithm.trust_region), kl_stop=update_limit(config, algorithm.kl_stop),
@@ -386,9 +386,9 @@ def learner_settings(config: Config, members: list[Member]) -> LearnerSettings:
 
 
 def update_limit(config: Config, limit: float | None) -> float | None:
-    """What one update may make of a limit on the KL from the policy that played. With a lag of η iterations, η + 1 updates lie
-    between that and what is made of it, and share what the config allows."""
-    return None if limit is None else limit / (1 + config.train.lag)
+    """What one update may make of a limit on the KL from the policy that played. With a lag of η iterations, η updates lie
+    between that and the policy that is updated, and share what the config allows."""
+    return None if limit is None else limit / max(1, config.train.lag)
 
 
 def huber_delta(algorithm: AlgorithmConfig) -> float | None:
