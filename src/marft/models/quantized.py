@@ -66,7 +66,13 @@ class QuantizedWeight(nn.Module):
             return self.codes.view(self.shape) * self.scales[:, None]
         pairs = torch.stack([self.table.repeat_interleave(16), self.table.repeat(16)], dim=1)  # of every byte
         found = pairs.view(torch.int64).flatten().index_select(0, self.codes.int())  # both values of a byte in one look
-        return found.view(torch.float32).view(-1, self.block).mul_(self.scales[:, None]).flatten()[: self.shape.numel()].view(self.shape)
+        return (
+            found.view(torch.float32)
+            .view(-1, self.block)
+            .mul_(self.scales[:, None])
+            .flatten()[: self.shape.numel()]
+            .view(self.shape)
+        )
 
 
 def int8_codes(values: Tensor, block: int) -> tuple[Tensor, Tensor]:
