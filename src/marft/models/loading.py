@@ -107,19 +107,19 @@ def pick_device(device: str) -> torch.device:
 
 
 def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """`auto` is float32 on a CPU, and on a GPU bfloat16 where it has that, else float16."""
-    if dtype == "auto":
-        if device.type == "cpu":
-            return torch.float32
-        return torch.bfloat16 if has_bfloat16(device) else torch.float16
-    if dtype not in DTYPES:
+    """`auto` is float32 on a CPU, and on a GPU bfloat16 where it has that: NVIDIA's do from compute capability 8 on, and
+    Apple's not all. Others have float16."""
+    if dtype not in (*DTYPES, "auto"):
         raise MarftError(f"unknown dtype {dtype!r}: use auto, float32, bfloat16 or float16")
-    return DTYPES[dtype]
-
-
-def has_bfloat16(device: torch.device) -> bool:
-    """Whether a GPU computes in bfloat16: NVIDIA's do from compute capability 8 on, and Apple's not all."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    if dtype != "auto":
+        return DTYPES[dtype]
+    match device.type:
+        case "cuda":
+            return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float16
+        case "mps":
+            return torch.float16
+        case _:
+            return torch.float32
 
 
 def read_tokenizer(name: str) -> TokenizerInfo:
