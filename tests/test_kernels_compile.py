@@ -22,6 +22,7 @@ LAUNCHES: dict[str, list[dict[str, Any]]] = {  # where a shape depends on the pr
     "swiglu_backward_kernel": [{"BLOCK": 1024}],
     "add_routed_kernel": [{**ROUTED, "RANKS": (64, 32)}],
     "swiglu_routed_kernel": [{"TILE": 64, "ROWS": rows, "RANKS": (64, 32)} for rows in (16, 64)],
+    "dequantize_kernel": [{"NIBBLES": nibbles, "BLOCK": 1024} for nibbles in (False, True)],
     "token_statistics_kernel": [{"BLOCK": 4096, "warps": 8}],
     "logit_gradient_kernel": [{"BLOCK": 1024, "OF_ENTROPY": False}, {"BLOCK": 1024, "OF_ENTROPY": True}],
     "masses_kernel": [{"BLOCK": 1024}],
@@ -35,9 +36,14 @@ POINTERS = {
     **dict.fromkeys(("stream", "total", "rstd", "cos", "sin", "d_total", "d_stream", "logits", "cold", "top"), "*fp32"),
     **dict.fromkeys(("mass", "heat", "found", "entropy"), "*fp32"),
     "reach": "*i32",
+    "codes": "*u8",
+    "scales": "*fp16",
+    "table": "*fp32",
 }
 NUMBERS = {
-    **dict.fromkeys(("width", "stride", "delta_stride", "rotated", "half", "rank", "rows", "blocks"), "i32"),
+    **dict.fromkeys(
+        ("width", "stride", "delta_stride", "rotated", "half", "rank", "rows", "blocks", "count", "size"), "i32"
+    ),
     **dict.fromkeys(("middle", "last", "heads"), "i32"),
     **dict.fromkeys(("eps", "sign", "scale"), "fp32"),
 }

@@ -24,6 +24,7 @@ from benchmarks.docs.report_real import make_page
 from benchmarks.docs.sentences import SENTENCES, put, read
 from benchmarks.docs.wrapping import wrapped
 from benchmarks.learning import studies, tictactoe
+from benchmarks.memory.what_fits import fits_table
 from benchmarks.robustness import rates
 from marft.config import load_config, recipes
 from marft.evaluation.comparison.folder import Cell, Question
@@ -150,6 +151,7 @@ PARTS: Mapping[tuple[str, str], Callable[[Path], str]] = {
     ("docs/scaling.md", "cluster-limits"): lambda results: report_cluster.limits_table(read(results, "cluster")),
     ("docs/scaling.md", "cluster-queues"): lambda results: report_cluster.queue_table(read(results, "cluster")),
     ("docs/scaling.md", "cluster-error"): lambda results: report_cluster.error_table(read(results, "cluster-error")),
+    ("docs/memory.md", "fits"): lambda results: fits_table(read(results, "memory")),
     ("docs/collapse.md", "rates-nano"): lambda results: rates.nano_table(read(results, "rates-nano")),
     ("docs/collapse.md", "rates-real"): lambda results: rates.real_table(read(results, "rates-real")),
 }

@@ -27,6 +27,7 @@ from marft.types import MarftError
 T = TypeVar("T")
 END = 2  # the token that ends a turn of a random model, and hardly ever comes
 QWEN = {"vocab_size": 151936, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "tie_word_embeddings": True}
+UNTIED = {**QWEN, "vocab_size": 152064, "tie_word_embeddings": False}
 SMOL = {"vocab_size": 49152, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "tie_word_embeddings": True}
 
 
@@ -40,12 +41,16 @@ def shape(hidden: int, layers: int, heads: int, groups: int, ffn: int) -> dict[s
     }
 
 
-# as SmolLM2-135M, Qwen2.5-0.5B and Qwen2.5-1.5B are
+# as SmolLM2-135M and Qwen2.5-0.5B to -32B are
 SIZES: Mapping[str, Callable[[], Any]] = {
     "tiny": lambda: LlamaConfig(**{**SMOL, "vocab_size": 512}, **shape(128, 2, 2, 1, 256)),
     "135m": lambda: LlamaConfig(**SMOL, **shape(576, 30, 9, 3, 1536)),
     "0.5b": lambda: Qwen2Config(**QWEN, **shape(896, 24, 14, 2, 4864)),
     "1.5b": lambda: Qwen2Config(**QWEN, **shape(1536, 28, 12, 2, 8960)),
+    "3b": lambda: Qwen2Config(**QWEN, **shape(2048, 36, 16, 2, 11008)),
+    "7b": lambda: Qwen2Config(**UNTIED, **shape(3584, 28, 28, 4, 18944)),
+    "14b": lambda: Qwen2Config(**UNTIED, **shape(5120, 48, 40, 8, 13824)),
+    "32b": lambda: Qwen2Config(**UNTIED, **shape(5120, 64, 40, 8, 27648)),
 }
 
 

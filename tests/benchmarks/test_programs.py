@@ -13,7 +13,14 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.mark.parametrize(
     "name",
-    ["docs/figures.py", "grading/accuracy.py", "learning/coordination.py", "robustness/rates.py", "speed/iteration.py"],
+    [
+        "docs/figures.py",
+        "grading/accuracy.py",
+        "learning/coordination.py",
+        "robustness/rates.py",
+        "speed/iteration.py",
+        "memory/what_fits.py",
+    ],
 )
 def test_a_program_of_each_folder_runs_by_its_path(name: str, tmp_path: Path) -> None:
     command = [sys.executable, str(BENCHMARKS / name), "--help"]

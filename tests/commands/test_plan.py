@@ -26,9 +26,11 @@ from marft.commands.plan import (
     format_seconds,
     limit_memory,
     measure_iteration,
+    parameter_count,
     plan,
     weight_bytes,
 )
+from marft.models.quantized import Kind
 from marft.runs.directory import RunDirectory
 from marft.terminal import format_bytes
 from marft.training.build import Assembly
@@ -184,6 +186,14 @@ def test_bytes_by_hand() -> None:
     assert adapter_bytes(team, {"a"}) == TRAINED * of_a + 4 * of_b
 
 
+@pytest.mark.parametrize(("kind", "least", "most"), [("int8", 0.25, 0.4), ("nf4", 0.13, 0.3)])
+def test_bits_are_counted_and_parameters_are_as_many_as_ever(kind: Kind, least: float, most: float) -> None:
+    plain, few = team_of({"a": 4}), team_of({"a": 4})
+    few.quantize(kind, torch.device("cpu"))
+    assert least < weight_bytes(few) / weight_bytes(plain) < most
+    assert parameter_count(few) == parameter_count(plain) == 844_928
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of a process's memory are Linux's")
 def test_a_cpu_is_not_asked_for_more_than_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     import resource
@@ -226,7 +236,12 @@ def test_the_command_prints_a_table_and_writes_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["train", "--plan", "train.tasks=4", "eval.tasks=8", "train.recompute=true"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    estimate, _, table = capsys.readouterr().out.partition("\n\n")
+    assert estimate.startswith(
+        "estimate   from the model's config alone, for a GPU: passes of 8,192 tokens, recomputed; "
+    )
+    assert len(estimate.splitlines()) == 5
+    lines = table.splitlines()
     assert lines[0] == "plan       nano on cpu; measured on one iteration of 16 episodes"
     assert lines[2].split() == ["memory", "base", "weights", "4", "MB", "844,928", "parameters"]
     assert any(line.startswith("run        12 iterations, 2 evaluations: about ") for line in lines)

@@ -304,6 +304,11 @@ ROLLOUTS = [
     *(refusal(f"rollout.swap=token & {given}", "rollout.swap", "no newer weights come while a play is under way; give train.lag",
               "rollout.swap=token & train.lag=1 & rollout.workers=2", "rollout.swap=turn")
       for given in ("train.lag=0", "rollout.workers=2", "train.lag=2 & rollout.workers=0")),
+    refusal(f"quantize=nf4 & {VLLM}", "quantize",
+            "vLLM has a base of its own, which would not be the one that is trained on; use local, or drop it", "quantize=nf4", VLLM),
+    refusal("quantize=int8 & learner.shard=true & learner.ranks=2 & rollout.workers=1", "quantize",
+            "shards are gathered in the base's own dtype; drop it, or learner.shard",
+            "quantize=int8 & learner.ranks=2 & rollout.workers=1", "learner.shard=true & learner.ranks=2 & rollout.workers=1"),
     refusal("learner.shard=true & rollout.workers=1", "learner.shard", "one rank has the whole base; give learner.ranks, or drop it",
             "learner.shard=true & rollout.workers=1 & learner.ranks=2", "learner.shard=false"),
     refusal("learner.shard=true & learner.ranks=2", "learner.shard",

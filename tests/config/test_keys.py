@@ -21,7 +21,7 @@ CHOICES: dict[str, dict[str, type[BaseModel]]] = {
 }
 DOCS = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 KEYS = """
-seed device dtype model init_from
+seed device dtype quantize model init_from
 env.name env.deadline env.tasks_deadline env.workers
 team.workflow team.rounds team.votes team.steps team.options team.anonymous team.history
 team.program.function team.program.cmd team.program.deadline

@@ -15,6 +15,7 @@ from marft.engines.eager import EagerStepper
 from marft.engines.local import LocalEngine
 from marft.engines.sampling import sample_tokens
 from marft.models.loading import load
+from marft.models.quantized import Kind
 from marft.models.scoring import action_span, hidden_states, logprobs
 from marft.models.team import TeamModel
 from marft.types import Completion, MarftError, Request
@@ -22,8 +23,11 @@ from marft.types import Completion, MarftError, Request
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
 
-def team_in(dtype: str, device: str = "cuda") -> TeamModel:
-    return team_of(RANKS, loaded=load("nano", device, dtype), std=0.05)  # adapters that matter
+def team_in(dtype: str, device: str = "cuda", quantize: Kind | None = None) -> TeamModel:
+    team = team_of(RANKS, loaded=load("nano", "cpu" if quantize else device, dtype), std=0.05)  # adapters that matter
+    if quantize is not None:
+        team.quantize(quantize, torch.device(device))
+    return team
 
 
 def questions(count: int = 60) -> list[Request]:
@@ -70,6 +74,55 @@ def test_captured_steps_draw_from_what_training_computes(slots: int) -> None:
     bare = [replace(one, adapter=None) for one in asked]
     assert distance(team, bare, said) > 1e-2  # the bound would notice adapters that are left out
     assert {len(one.token_ids) for one in said} > {5}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "quantize"), [("float16", None), ("bfloat16", "int8"), ("bfloat16", "nf4"), ("float16", "nf4")]
+)
+def test_captured_steps_of_other_bases_draw_from_what_training_computes(dtype: str, quantize: Kind | None) -> None:
+    team, asked = team_in(dtype, quantize=quantize), questions()
+    engine = LocalEngine(team, 16)
+    assert isinstance(engine.stepper, CudaGraphStepper)
+    for factor in (1.0, -2.0):  # graphs that were captured before find new weights
+        with torch.no_grad():
+            for name in RANKS:
+                for parameter in team.trainable_parameters(name).values():
+                    parameter.mul_(factor)
+        said = ask(engine, *asked)
+        assert distance(team, asked, said) < 1e-3
+        there = team_in("float32", "cpu", quantize)
+        there.load_adapters({name: team.trainable_parameters(name) for name in RANKS})
+        assert distance(there, asked, said) < 1e-3
+    bare = [replace(one, adapter=None) for one in asked]
+    assert distance(team, bare, said) > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("dtype", "quantize"), [("float16", None), ("bfloat16", "int8"), ("bfloat16", "nf4"), ("float16", "nf4")]
+)
+def test_gradients_of_other_bases_are_those_of_a_cpu_in_fp32(dtype: str, quantize: Kind | None) -> None:
+    """However small a token's part of the loss is."""
+    found = []
+    for team, share in ((team_in(dtype, quantize=quantize), 1e-9), (team_in("float32", "cpu", quantize), 1.0)):
+        hidden = hidden_states(team, [action_span("solver", (1, 40, 41, 42, 43), (44, 61, 62, 63))])
+        tokens = torch.tensor([44, 61, 62, 63], device=team.device)
+        new = logprobs(team, hidden, tokens, torch.ones(4, device=team.device))[0]
+        (new * share).sum().backward()
+        gradients = [p.grad for p in team.trainable_parameters("solver").values() if p.grad is not None]
+        found.append(torch.cat([(gradient / share).flatten().cpu() for gradient in gradients]))
+    assert (found[0] - found[1]).norm() < 0.02 * found[1].norm()
+
+
+@pytest.mark.parametrize("kind", ["int8", "nf4"])
+def test_a_device_never_holds_the_whole_base_in_full(kind: Kind) -> None:
+    torch.cuda.empty_cache()
+    team = team_of(RANKS, loaded=load("nano", "cpu", "float32"))
+    whole = sum(p.nbytes for p in team.base.parameters())
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    team.quantize(kind, torch.device("cuda"))
+    assert team.device.type == "cuda"
+    assert torch.cuda.max_memory_allocated() - before < whole
 
 
 def test_graphs_are_captured_anew_where_what_they_know_has_moved() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel, T5Config
 
+from marft.models.attention import runs_flash
 from marft.models.chat import render
 from marft.models.loading import Loaded, load, pick_device, pick_dtype
 from marft.models.registry import NANO
@@ -203,9 +204,29 @@ def test_an_apple_gpu_is_taken_only_when_asked_for(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert pick_device("auto").type == "cpu"
-    assert pick_dtype("auto", pick_device("mps")) == torch.float32
+    assert pick_dtype("auto", pick_device("mps")) == torch.float16
 
 
 def test_unknown_dtype() -> None:
     with pytest.raises(MarftError, match="unknown dtype 'int8'"):
         load("nano", device="cpu", dtype="int8")
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "expected"),
+    [
+        ("cpu", (0, 0), torch.float32),
+        ("mps", (0, 0), torch.float16),
+        ("cuda", (7, 5), torch.float16),
+        ("cuda", (8, 0), torch.bfloat16),
+        ("cuda", (9, 0), torch.bfloat16),
+    ],
+)
+def test_a_gpu_computes_in_the_half_precision_that_it_has(
+    device: str, capability: tuple[int, int], expected: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda where: capability)
+    assert pick_dtype("auto", torch.device(device)) == expected
+    assert pick_dtype("float16", torch.device(device)) == torch.float16
+    assert runs_flash(torch.device(device), torch.float16) == (expected == torch.bfloat16)
+    assert not runs_flash(torch.device(device), torch.float32)

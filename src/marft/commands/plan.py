@@ -14,11 +14,13 @@ from typing import Any
 import torch
 
 from marft.commands.dry_run import StandIn
+from marft.commands.estimate import FITS, describe_estimates, estimate_run
 from marft.commands.train import needed_splits, require_learner
 from marft.config import Config
 from marft.engines.local import LocalEngine
 from marft.evaluation.held_out import HeldOut
 from marft.evaluation.sanity_check import check_team_everywhere
+from marft.models.quantized import QuantizedWeight
 from marft.models.team import TeamModel
 from marft.rollouts.credit import Credit
 from marft.rollouts.event_loop import one_loop
@@ -38,7 +40,6 @@ from marft.types import MarftError
 TRAINED = 16  # bytes of a parameter that learns: itself, its gradient and two Adam moments in fp32
 FROZEN = 4
 REMEDY = "Nothing was written: mend it, then ask again"
-FITS = 0.9  # of the device's memory: allocators and other programs take the rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +106,9 @@ def plan(config: Config, status: Status | None = None) -> Forecast:
             "learner.shard: a plan is measured in one process with the whole base; say learner.shard=false for it"
         )
     require_ranks(config)
+    if config.engine.name == "local":
+        for line in (*describe_estimates(config, estimate_run(config)), ""):
+            say(line)  # before the weights are loaded, for which there may be no room
     with one_loop(), assemble(config, reads=needed_splits(config), status=status) as parts:
         load_initial_adapters(config, parts)
         status.begin("checking that the team can play")
@@ -199,7 +203,7 @@ def limit_memory(device: torch.device) -> Iterator[None]:
 
 TOO_LARGE = (
     "an iteration does not fit in the device's memory; lower train.tokens (the tokens of one pass), engine.slots or "
-    "engine.memory, or give train.recompute=true; or use a smaller model"
+    "engine.memory, or give train.recompute=true or quantize=nf4; or use a smaller model"
 )
 
 
@@ -244,7 +248,18 @@ def device_memory(device: torch.device) -> int:
 
 def weight_bytes(team: TeamModel) -> int:
     """Bytes of the base."""
-    return sum({p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in team.base.parameters()}.values())
+    plain = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in team.base.parameters()}
+    return sum(plain.values()) + sum(each.nbytes for each in quantized_weights(team))
+
+
+def parameter_count(team: TeamModel) -> int:
+    """Of the base, whatever it is kept in."""
+    return sum(p.numel() for p in team.base.parameters()) + sum(each.shape.numel() for each in quantized_weights(team))
+
+
+def quantized_weights(team: TeamModel) -> list[QuantizedWeight]:
+    """Of the base's layers, where they are quantised."""
+    return [product.quantized for product in team.products if product.quantized is not None]
 
 
 def adapter_bytes(team: TeamModel, learning: Collection[str]) -> int:
@@ -268,7 +283,7 @@ def cache_bytes(config: Config, parts: Assembly) -> int:
 # --- in words --------------------------------------------------------------------------------------------------------
 def describe_forecast(config: Config, parts: Assembly, found: Forecast) -> Iterator[str]:
     """A short table."""
-    count = sum(p.numel() for team in parts.teams for p in team.base.parameters())
+    count = sum(parameter_count(team) for team in parts.teams)
     learning = sum(p.numel() for own in parts.learner.adapters().values() for p in own.values())
     rows = {"vllm": "vLLM's part", "local": f"keys and values of at most {config.engine.slots:,} rows"}
     whole = f"of {format_bytes(found.device_memory)} on {parts.device}" if found.device_memory else ""

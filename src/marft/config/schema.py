@@ -189,7 +189,8 @@ class Config(Section):
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     device: str = "auto"
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    quantize: Literal["int8", "nf4"] | None = None  # the base's linear layers, in 8 or 4 bits
     model: str = "nano"
     init_from: Text | None = None
     env: EnvConfig = EnvConfig()
@@ -363,6 +364,10 @@ class Config(Section):
         if engine.name == "vllm" and len(models) > 1:
             raise ValueError(f"engine.name: vllm serves one base model and this team has {len(models)}; use local")
         heat = [agent.temperature for agent in ours] + ([self.eval.temperature] if self.eval.temperature else [])
+        if engine.name == "vllm" and self.quantize is not None:
+            raise ValueError(
+                "quantize: vLLM has a base of its own, which would not be the one that is trained on; use local, or drop it"
+            )
         if engine.name == "vllm" and (odd := [t for t in heat if t and not 0.01 <= t <= 2]):
             raise ValueError(f"engine.name: vllm draws at temperatures from 0.01 to 2, not at {odd[0]:g}; use local")
 
@@ -396,6 +401,8 @@ class Config(Section):
     def _check_learner(self) -> None:
         if not self.learner.shard:
             return
+        if self.quantize is not None:
+            raise ValueError("quantize: shards are gathered in the base's own dtype; drop it, or learner.shard")
         if self.learner.ranks == 1:
             raise ValueError("learner.shard: one rank has the whole base; give learner.ranks, or drop it")
         if not self.workers and not self.engine.urls:

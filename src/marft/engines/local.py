@@ -23,6 +23,7 @@ from marft.engines.batch_state import BatchState
 from marft.engines.eager import EagerStepper, Stepper
 from marft.engines.stop_strings import cut_at_stop
 from marft.engines.stop_tokens import StopTokens
+from marft.models.attention import runs_flash
 from marft.models.chat import ChatFormat, decode_texts
 from marft.models.layout import AdapterTokens
 from marft.models.team import TeamModel
@@ -296,8 +297,8 @@ class LocalEngine:
 
 
 def choose_stepper(team: TeamModel, rows: BatchState, memory: int) -> Stepper:
-    """CUDA graphs for families with a decoder in half precision, which flash attention needs; else pass by pass."""
-    if team.decoder is None or team.device.type != "cuda" or team.dtype == torch.float32:
+    """CUDA graphs for families with a decoder where flash attention runs; else pass by pass."""
+    if team.decoder is None or not runs_flash(team.device, team.dtype):
         return EagerStepper(team, rows)
     from marft.engines.cuda_graphs import CudaGraphStepper
 

@@ -78,6 +78,11 @@ class ScatterRows(torch.autograd.Function):
         return grad.index_select(0, index), None, None
 
 
+def runs_flash(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether torch's flash kernels run there: in half precision, on NVIDIA's GPUs from compute capability 8 on."""
+    return device.type == "cuda" and dtype != torch.float32 and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
 class PackedAttention:
     """Causal attention inside each of S sequences laid end to end in one row of T tokens.
 
@@ -96,7 +101,7 @@ class PackedAttention:
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))  # [T, heads, d]
-        if q.is_cuda and q.dtype != torch.float32:
+        if runs_flash(q.device, q.dtype):
             return flash_attention(q, k, v, self.starts, self.starts, self.longest, self.longest, scale)[None]
         q, k, v = (to_grid(x, self.cell, self.count, self.longest) for x in (q, k, v))
         return from_grid(attend_on_grid(q, k, v, scale), self.cell)[None]

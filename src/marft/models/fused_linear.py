@@ -4,6 +4,8 @@ The rows of all A matrices stand below those of the base weights, so that one pr
 keeps its own adapter's part of A x, and one product with the block-diagonal B adds it. The number of kernels does not
 depend on the number of adapters. A and B are copies in the compute dtype, renewed when the trained parameters have
 changed; they are no parameters here, so that whoever shards the base leaves the adapters alone.
+
+Where the base is quantised, `joined` and `plain` are made of few bits for each product, and forgotten after it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from torch.nn.functional import linear
 from marft.models.elementwise import swiglu, swiglu_backward
 from marft.models.logprobs import in_fp32
 from marft.models.lora import LoraStack, Routing, TeamLora
+from marft.models.quantized import Kind, QuantizedWeight
 
 FEW = 2048  # rows of a decode step rather than of a pass over whole texts
 TILE = 256  # outputs of one program of the kernel that adds adapters
@@ -32,6 +35,8 @@ class FusedLinear(nn.Module):
     It takes the layers' weights, which are left without; `stacks[j]` has the adapters of layer j, if it is adapted.
     """
 
+    weight: nn.Parameter | None  # None: it is quantised
+    a: Tensor  # copies of all A [rank, in], where W is quantised
     b: Tensor
 
     def __init__(self, layers: Sequence[nn.Linear], stacks: Sequence[LoraStack | None], *, gated: bool = False) -> None:
@@ -41,29 +46,51 @@ class FusedLinear(nn.Module):
         self.out = sum(self.outs)
         self.stacks = {j: stack for j, stack in enumerate(stacks) if stack is not None}
         self.rank = sum(len(stack.all_a) for stack in self.stacks.values())
-        self.weight = nn.Parameter(torch.cat([layer.weight for layer in layers]), requires_grad=False)
+        weight = torch.cat([layer.weight for layer in layers])
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.quantized: QuantizedWeight | None = None
         self.bias = join_biases(layers, self.rank)
         for layer in layers:
             layer.weight = None  # type: ignore[assignment]  # else it would be held twice
-        self.register_buffer("b", self.weight.new_zeros(self.rank, self.out), persistent=False)
-        self._make_room()
+        self.register_buffer("b", weight.new_zeros(self.rank, self.out), persistent=False)
+        self._make_room(weight)
 
-    def _make_room(self) -> None:
+    def _make_room(self, weight: Tensor) -> None:
         """W in memory that has room for copies of all A behind it."""
-        roomy = torch.cat([self.weight.data, self.weight.new_zeros(self.rank, self.weight.shape[1])])
+        roomy = torch.cat([weight, weight.new_zeros(self.rank, weight.shape[1])])
         self.weight = nn.Parameter(roomy[: self.out], requires_grad=False)
         self._roomy = weakref.ref(self.weight)
         self.seen: list[int] = []
-        self.__dict__.pop("rank_ranges", None)
+
+    def quantize(self, kind: Kind, device: torch.device) -> None:
+        """Keep W in few bits, on the device; nothing more of full size goes there than is quantised at once."""
+        assert self.weight is not None
+        self.quantized = QuantizedWeight(self.weight, kind, device)
+        self.register_buffer("a", self.weight.new_zeros(self.rank, self.weight.shape[1]), persistent=False)
+        self.weight = None
+        self.seen = []
 
     @property
     def has_room(self) -> bool:
         """Whether W is still the one that copies of A lie behind, and not one that was gathered from shards, say."""
-        return self._roomy() is self.weight
+        return self.weight is not None and self._roomy() is self.weight
+
+    @property
+    def plain(self) -> Tensor:
+        """W alone."""
+        if self.quantized is not None:
+            return self.quantized.dequantize()
+        assert self.weight is not None
+        return self.weight
 
     @property
     def joined(self) -> Tensor:
         """W with all A below it, without a copy where A lies there already."""
+        if self.quantized is not None:
+            whole = self.quantized.dequantize(self.rank)
+            whole[self.out :] = self.a
+            return whole
+        assert self.weight is not None
         if self.has_room:
             shape = (self.out + self.rank, self.weight.shape[1])
             return self.weight.data.as_strided(shape, self.weight.stride())
@@ -72,7 +99,9 @@ class FusedLinear(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.has_room:
-            self._make_room()
+            assert self.weight is not None
+            self._make_room(self.weight.data)
+        self.__dict__.pop("rank_ranges", None)
         return self
 
     def refresh(self) -> Copies:
@@ -86,7 +115,9 @@ class FusedLinear(nn.Module):
         for j, stack in self.stacks.items():
             rows, columns = self.adapter_block(j)
             found.append((self.b[rows, columns], stack.all_b))
-            if self.has_room:
+            if self.quantized is not None:
+                found.append((self.a[rows], stack.all_a))
+            elif self.has_room:
                 found.append((self.joined[self.out :][rows], stack.all_a))
         return found
 
@@ -100,7 +131,11 @@ class FusedLinear(nn.Module):
         if routing is None or not self.rank:
             if self.gated:
                 x = SwiGLU.apply(x) if torch.is_grad_enabled() else swiglu(x)
-            return linear(x, self.weight, None if self.bias is None else self.bias[: self.out])
+            bias = None if self.bias is None else self.bias[: self.out]
+            if self.quantized is not None and torch.is_grad_enabled():
+                alone: Tensor = QuantizedLinear.apply(x, self, bias)
+                return alone
+            return linear(x, self.plain, bias)
         if torch.is_grad_enabled():
             parameters = [p for stack in self.stacks.values() for p in (*stack.a, *stack.b)]
             y: Tensor = RoutedLinear.apply(x, self, routing, *parameters)
@@ -208,6 +243,8 @@ class RoutedLinear(torch.autograd.Function):
             d_x = (d_y @ weight).addmm_(d_hidden, a)
             d_x = swiglu_backward(given, d_x) if product.gated else d_x
         d_a, d_b = in_fp32(d_hidden.T, x), in_fp32(hidden.T, d_y)
+        if routing.gradient_scale is not None:
+            d_a, d_b = d_a / routing.gradient_scale, d_b / routing.gradient_scale
         found: list[Tensor | None] = []
         for j, stack in product.stacks.items():
             rows, columns = product.adapter_block(j)
@@ -215,6 +252,19 @@ class RoutedLinear(torch.autograd.Function):
                 parts = side.split([len(a) for a in stack.a])
                 found += [part if i in routing.present else None for i, part in enumerate(parts)]
         return d_x, None, None, *found
+
+
+class QuantizedLinear(torch.autograd.Function):
+    """The product with a quantised W alone, which is dequantised again for the gradient of x instead of being kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, product: FusedLinear, bias: Tensor | None) -> Tensor:
+        ctx.product = product
+        return linear(x, product.plain, bias)
+
+    @staticmethod
+    def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor, None, None]:
+        return d_y @ ctx.product.plain, None, None
 
 
 class SwiGLU(torch.autograd.Function):

@@ -147,6 +147,20 @@ def swiglu_routed_kernel(
     tl.store(result + row * width + column, value.to(result.dtype.element_ty), mask=here & inside)
 
 
+@triton.jit
+def dequantize_kernel(codes, scales, table, out, count, size, NIBBLES: tl.constexpr, BLOCK: tl.constexpr):
+    """Some values: their codes, as they are or looked up, times the scale that `size` of them share."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < count
+    if NIBBLES:
+        byte = tl.load(codes + place // 2, mask=inside, other=0).to(tl.int32)
+        value = tl.load(table + ((byte >> (4 - 4 * (place % 2)).to(tl.int32)) & 15))
+    else:
+        value = tl.load(codes + place, mask=inside, other=0).to(tl.float32)
+    scale = tl.load(scales + place // size, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + place, (value * scale).to(out.dtype.element_ty), mask=inside)
+
+
 def add_norm(
     stream: Tensor, delta: Tensor | None, weight: Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -224,6 +238,15 @@ def swiglu_routed(wide: Tensor, mask: Tensor, b: Tensor, gated: int) -> Tensor:
         TILE=GATE_TILE, ROWS=block, RANKS=ranks_of(wide),
     )  # fmt: skip
     return result
+
+
+def dequantize(codes: Tensor, scales: Tensor, table: Tensor | None, size: int, out: Tensor) -> None:
+    """Fill `out` with codes · scales, of which `size` values share one; where there is a table, a byte of codes holds two
+    places in it."""
+    nibbles = table is not None
+    dequantize_kernel[(triton.cdiv(out.numel(), WIDE),)](
+        codes, scales, table if nibbles else scales, out, out.numel(), size, NIBBLES=nibbles, BLOCK=WIDE
+    )
 
 
 def ranks_of(wide: Tensor) -> int:

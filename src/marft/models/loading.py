@@ -22,7 +22,7 @@ from marft.models.registry import resolve
 from marft.models.suitability import check_config, explain_not_causal
 from marft.types import MarftError, Message
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>")
 HUB_TIMEOUT = 10.0  # seconds
 LONGEST = 1 << 17  # tokens of a sequence, whatever the model says
@@ -66,13 +66,21 @@ def load(name: str, device: str, dtype: str) -> Loaded:
     digest = fingerprint(model)
     if where.type == "cuda" and where.index is not None:
         torch.cuda.set_device(where)  # where kernels of ours are launched
-    try:
+    with explain_lack_of_memory(name, where):
         model.requires_grad_(False).eval().to(where)
+    return Loaded(model=model, tokenizer=tokenizer, name=name, end_ids=end_ids, fingerprint=digest)
+
+
+@contextmanager
+def explain_lack_of_memory(name: str, device: torch.device) -> Iterator[None]:
+    """One line where a model that is brought to the device inside does not fit there."""
+    try:
+        yield
     except torch.OutOfMemoryError as error:
         raise MarftError(
-            f"model {name} does not fit in the memory of {where}: use a smaller one or device=cpu"
+            f"model {name} does not fit in the memory of {device}: use a smaller one, fewer bits (quantize=int8 or nf4) or "
+            "device=cpu"
         ) from error
-    return Loaded(model=model, tokenizer=tokenizer, name=name, end_ids=end_ids, fingerprint=digest)
 
 
 def pick_device(device: str) -> torch.device:
@@ -99,12 +107,19 @@ def pick_device(device: str) -> torch.device:
 
 
 def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """`auto` is bfloat16 on CUDA and float32 elsewhere."""
-    if dtype == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    if dtype not in DTYPES:
-        raise MarftError(f"unknown dtype {dtype!r}: use auto, float32 or bfloat16")
-    return DTYPES[dtype]
+    """`auto` is float32 on a CPU, and on a GPU bfloat16 where it has that: NVIDIA's do from compute capability 8 on, and
+    Apple's not all. Others have float16."""
+    if dtype not in (*DTYPES, "auto"):
+        raise MarftError(f"unknown dtype {dtype!r}: use auto, float32, bfloat16 or float16")
+    if dtype != "auto":
+        return DTYPES[dtype]
+    match device.type:
+        case "cuda":
+            return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float16
+        case "mps":
+            return torch.float16
+        case _:
+            return torch.float32
 
 
 def read_tokenizer(name: str) -> TokenizerInfo:

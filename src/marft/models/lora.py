@@ -88,6 +88,7 @@ class Routing:
     def __init__(self, mask: Tensor, present: Collection[int] = ()) -> None:
         self.mask = mask  # [tokens, Σr]: the adapter's scaling on its own columns, else 0
         self.present = present  # adapters that have rows, and so gradients
+        self.gradient_scale: Tensor | None = None  # by which gradients that come back are too large
         self._columns: dict[int, Tensor] = {}
 
     def columns(self, layers: int, dtype: torch.dtype) -> Tensor:

@@ -15,6 +15,7 @@ from marft.models.attention import (
     flash_attention,
     from_grid,
     ragged,
+    runs_flash,
     to_grid,
 )
 from marft.models.layout import Layout
@@ -68,8 +69,7 @@ class PrefixAttention:
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))  # [T, heads, d]
-        half = q.is_cuda and q.dtype != torch.float32
-        return (self.end_to_end if half else self.grids)(q, k, v, scale)[None]
+        return (self.end_to_end if runs_flash(q.device, q.dtype) else self.grids)(q, k, v, scale)[None]
 
     @cached_property
     def end_to_end(self) -> VarlenPrefixAttention:

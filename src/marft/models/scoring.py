@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from marft.models.attention import PackedAttention, SelectRows, ragged
+from marft.models.gradient_scale import scale_gradients
 from marft.models.layout import Layout, shared_prefix_lengths, sharing_order
 from marft.models.logprobs import TokenLogProbs
 from marft.models.prefix_attention import PrefixAttention, RowCopies
@@ -48,9 +49,8 @@ def hidden_states(team: TeamModel, spans: Sequence[Span]) -> Tensor:
     row, offset = ragged(asked)
     where = layout.origin[(layout.lengths.cumsum(0) - asked)[row] + offset]
     if layout.shares:  # spans that end alike ask for the same states
-        return RowCopies(where, len(hidden), team.device)(hidden)
-    picked: Tensor = SelectRows.apply(hidden, where.to(team.device))
-    return picked
+        return scale_gradients(RowCopies(where, len(hidden), team.device)(hidden), routing)
+    return scale_gradients(SelectRows.apply(hidden, where.to(team.device)), routing)
 
 
 def lay_out(team: TeamModel, spans: Sequence[Span]) -> Layout:

@@ -13,9 +13,10 @@ from marft.models import attention
 from marft.models.attention import AttentionFn, PackedAttention
 from marft.models.decoder import Decoder, has_decoder
 from marft.models.fused_linear import FusedLinear, adapt_layers
-from marft.models.loading import Loaded, context_limit
+from marft.models.loading import Loaded, context_limit, explain_lack_of_memory
 from marft.models.logprobs import head_logits
 from marft.models.lora import AdapterSpec, NamedModules, Routing, TeamLora
+from marft.models.quantized import Kind
 from marft.terminal import complain
 from marft.types import MarftError
 
@@ -110,6 +111,16 @@ class TeamModel(nn.Module):
         self.base = decoder = self._fuse(loaded.model)
         decoder.recompute = before.recompute
         self.products = find_products(decoder)
+
+    def quantize(self, kind: Kind, device: torch.device) -> None:
+        """Bring the base to the device with its linear layers in few bits, one after the other, so that the device never holds
+        all of them in full. Embedding, norms and output head stay in the base's dtype, and adapters in fp32."""
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)  # where kernels of ours are launched
+        with explain_lack_of_memory(self.name, device):
+            for product in self.products:
+                product.quantize(kind, device)
+            self.to(device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Of `to` and its like: what shares memory must do so again where it has come to lie."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -231,13 +231,14 @@ def make_base(
 
 
 def load_base(config: Config, model: str, device: str | None = None) -> Loaded:
-    """A base model on a rank's device, unless given that of rank 0; where its layers are to be sharded, in main memory until
-    then."""
+    """A base model on a rank's device, unless given that of rank 0; where its layers are to be sharded or quantised, in main
+    memory until then."""
     device = device or rank_device(config, 0)
-    if not config.learner.shard:
+    if not config.learner.shard and config.quantize is None:
         return load(model, device, config.dtype)
     precision = pick_dtype(config.dtype, pick_device(device))
-    return load(model, "cpu", str(precision).removeprefix("torch."))
+    loaded = load(model, "cpu", str(precision).removeprefix("torch."))
+    return loaded if config.quantize is None else replace(loaded, fingerprint=f"{config.quantize}-{loaded.fingerprint}")
 
 
 def make_team(
@@ -267,6 +268,8 @@ def make_team(
     )
     if config.train.recompute:
         recompute_layers(team)
+    if config.quantize is not None:
+        team.quantize(config.quantize, pick_device(device or rank_device(config, 0)))
     if config.learner.shard:
         place_around_layers(team, pick_device(device or rank_device(config, 0)))
     return team

@@ -83,8 +83,8 @@ def check_base(run: RunDirectory, parts: Assembly) -> None:
     base = run.manifest()["model"]
     if base["fingerprint"] != parts.fingerprint:
         raise MarftError(
-            f"model {base['name']!r} is not what {run.path} was trained on: its weights or its dtype differ; "
-            "give the same model, device and dtype"
+            f"model {base['name']!r} is not what {run.path} was trained on: its weights, its dtype or its bits differ; "
+            "give the same model, device, dtype and quantize"
         )
 
 

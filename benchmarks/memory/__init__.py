@@ -1,0 +1,1 @@
+"""How much memory a run takes: estimated from shapes, and measured on a GPU."""
