@@ -36,6 +36,20 @@ def ask(engine: LocalEngine, *requests: Request) -> list[Completion]:
     return asyncio.run(all_at_once())
 
 
+def tokens_read(team: TeamModel, engine: LocalEngine, *requests: Request) -> tuple[list[int], list[Completion]]:
+    """How many tokens each pass over the base reads, and what is said."""
+    seen: list[int] = []
+    forward = team.forward
+
+    def counted(ids: torch.Tensor, *rest: object) -> torch.Tensor:
+        seen.append(ids.numel())
+        return forward(ids, *rest)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(team, "forward", counted)
+        return seen, ask(engine, *requests)
+
+
 def flat(said: Sequence[Completion]) -> torch.Tensor:
     return torch.tensor([logprob for completion in said for logprob in completion.logprobs])
 
