@@ -10,7 +10,18 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from asking import FREE, RANKS, WILD, ask, check_each_version, publish_between_bursts, random_policy, request, same
+from asking import (
+    FREE,
+    RANKS,
+    STRANGE,
+    WILD,
+    ask,
+    check_each_version,
+    publish_between_bursts,
+    random_policy,
+    request,
+    same,
+)
 from teams import team_of
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -92,10 +103,10 @@ def in_slots(team: TeamModel, slots: int, memory: int = PLENTY, keep: int = 0) -
     return engine
 
 
-def check(team: TeamModel, engine: LocalEngine, asked: Sequence[Request]) -> list[Completion]:
+def check(team: TeamModel, engine: LocalEngine, asked: Sequence[Request], rounding: float = 1e-5) -> list[Completion]:
     found = ask(engine, *asked)
     for one, other in zip(ask(LocalEngine(team, 8), *asked), found, strict=True):
-        same(one, other)
+        same(one, other, rounding)
     return found
 
 
@@ -135,7 +146,7 @@ def test_conversations_go_on_from_kept_slots(
     engine = in_slots(team, slots, keep=64)
     asked = [replace(one, episode=i) for i, one in enumerate(mixed(14))]
     for turn in range(4):
-        said = check(team, engine, asked)
+        said = check(team, engine, asked, STRANGE)
         assert len(engine.kept) == len(asked), turn
         asked = go_on(asked, said)
 
@@ -144,7 +155,7 @@ def test_kept_slots_leave_rows_their_memory(team: TeamModel, monkeypatch: pytest
     """Slots grow as conversations do, and what is kept gives way, before anything is allocated."""
     monkeypatch.setattr(slotted, "GROW", 16)
     assert team.decoder is not None
-    memory = 9 * slotted.SlotCache(team.decoder, 4, PLENTY).bytes(120)
+    memory = 6 * slotted.SlotCache(team.decoder, 4, PLENTY).bytes(120)
     engine = in_slots(team, 4, memory, keep=64)
     cache, make, held = engine.stepper.cache, slotted.SlotCache._make, []
 
@@ -157,7 +168,7 @@ def test_kept_slots_leave_rows_their_memory(team: TeamModel, monkeypatch: pytest
     asked = [replace(one, episode=i) for i, one in enumerate(mixed(10))]
     counts = []
     for _ in range(6):
-        asked = go_on(asked, check(team, engine, asked))
+        asked = go_on(asked, check(team, engine, asked, STRANGE))
         counts.append(len(engine.kept))
         assert engine.kept.nbytes + cache.nbytes <= memory
     assert max(held) <= memory
