@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -133,7 +133,8 @@ class Sampling:
 class Request:
     """One generation: which adapter continues which tokens, and how. The seed alone decides the draws.
 
-    `messages` are what `prompt_ids` spell, for those who speak without our tokens: scripts and remote endpoints.
+    `messages` are what `prompt_ids` spell, for those who speak without our tokens: scripts and remote endpoints. A
+    prompt may go on from what was read and said in the same `episode`.
     """
 
     adapter: str | None
@@ -141,6 +142,7 @@ class Request:
     prompt_ids: tuple[int, ...]
     sampling: Sampling
     seed: int
+    episode: Hashable = None  # None: in none, and nothing goes on from it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -337,6 +337,7 @@ ENGINES = [
     refusal("engine.url=[http://h,http://i]", "engine.url", "only vLLM has one; say engine.name=vllm", f"{VLLM} & engine.url=[http://h,http://i]"),
     refusal(f"{VLLM} & engine.url=[http://h,http://i] & rollout.workers=2", "rollout.workers", "a server is one engine for all; drop",
             f"{VLLM} & engine.url=[http://h,http://i]"),
+    refusal(f"{VLLM} & engine.keep=8", "engine.keep", "only the local engine's keys are ours to keep; drop it", "engine.keep=8", VLLM),
     refusal(f"{VLLM} & engine.url=http://h & engine.memory=0.5", "engine.memory", "a server is told when it is started; drop it", f"{VLLM} & engine.memory=0.5", "engine.memory=0.5"),
     refusal(f"{VLLM} & {A}.model=other", "engine.name", "vllm serves one base model and this team has 2; use local",
             f"{A}.model=other", f"{VLLM} & {A}.model=nano", f"{VLLM} & {A}.script=m:f"),

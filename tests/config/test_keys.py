@@ -49,7 +49,7 @@ train.iterations train.budget train.tasks train.samples train.epochs train.minib
 learner.ranks learner.shard
 rollout.workers rollout.shards rollout.threads rollout.gpus rollout.patience rollout.swap rollout.replay
 cluster.address
-engine.name engine.slots engine.memory engine.url engine.mismatch engine.options
+engine.name engine.slots engine.memory engine.keep engine.url engine.mismatch engine.options
 eval.tasks eval.every eval.temperature eval.top_p eval.top_k eval.samples eval.k eval.ablate
 eval.benchmarks.*.name eval.benchmarks.*.deadline eval.benchmarks.*.tasks_deadline eval.benchmarks.*.workers
 checkpoint.every checkpoint.keep

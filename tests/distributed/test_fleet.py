@@ -25,7 +25,9 @@ from marft.distributed.fleet import WorkersFailed
 from marft.distributed.messages import SETUPS, Setup, pack_setup
 from marft.distributed.player import prepare
 from marft.distributed.remote_worker import RemoteWorker
+from marft.engines.kept_keys import KeptKeys
 from marft.engines.local import LocalEngine
+from marft.game.play import Game
 from marft.models.team import TeamModel
 from marft.processes import descendants
 from marft.runs.directory import RunDirectory
@@ -111,6 +113,35 @@ def test_at_lag_0_workers_play_what_this_process_would(tmp_path: Path) -> None:
     alone, two = with_workers(tmp_path / "alone", 0, 0), with_workers(tmp_path / "two", 0, 2)
     assert digest(two) == digest(alone)
     assert [row["agents"]["ann"]["staleness"] for row in rows(two / "metrics.jsonl")] == [0.0] * 4
+
+
+async def act_thrice(game: Game) -> None:
+    for _ in range(3):
+        await game.act(*game.team)
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_keys_that_are_kept_from_turn_to_turn_change_no_byte_whoever_plays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process has played one shard before it plays the other, and has kept what it could; a worker may not have."""
+    found: list[bool] = []
+    find = KeptKeys.find
+    monkeypatch.setattr(KeptKeys, "find", lambda *given: found.append(bool(prefix := find(*given))) or prefix)
+
+    def conversing(path: Path, workers: int, iterations: int = 4) -> Path:
+        return start(
+            path, train={**TRAIN, "iterations": iterations, "lag": 1}, rollout={"workers": workers, "shards": 2},
+            optimizer=STEADY, engine={"keep": 5},
+            team={"workflow": "test_fleet:act_thrice", "history": "conversation"},
+        )  # fmt: skip
+
+    alone, two = conversing(tmp_path / "alone", 0), conversing(tmp_path / "two", 2)
+    resumed = conversing(tmp_path / "resumed", 1, iterations=2)
+    resume(resumed, None, "train.iterations=4")
+    assert played(two) == played(resumed) == played(alone)
+    assert digest(two) == digest(resumed) == digest(alone)
+    assert len(set(found)) == 2  # some is kept, and there is not room for all
 
 
 def swapping(**rollout: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from asking import FREE, RANKS, WILD, ask, request
+from asking import FREE, RANKS, WILD, ask, request, tokens_read
 from teams import team_of
 
 from marft.engines.cuda_graphs import CudaGraphStepper
@@ -153,6 +153,41 @@ def test_new_weights_are_used_by_graphs_that_were_captured_before() -> None:
             for parameter in team.trainable_parameters(name).values():
                 parameter.mul_(2.0)
     said = ask(engine, *asked)
+    assert distance(team, asked, said) < 1e-3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("slots", [4, 100])
+def test_conversations_go_on_from_what_was_kept(dtype: str, slots: int) -> None:
+    """Captured steps write a key for idle rows too; what a turn left must not be among what they overwrite."""
+    team, asked = team_in(dtype), [replace(one, episode=i) for i, one in enumerate(questions())]
+    engine = LocalEngine(team, slots, keep=len(asked))
+    for _ in range(4):
+        said = ask(engine, *asked)
+        assert len(engine.kept) == len(asked)
+        assert distance(team, asked, said) < 1e-3
+        asked = [
+            replace(one, prompt_ids=(*one.prompt_ids, *other.token_ids, 60, 61, 62))
+            for one, other in zip(asked, said, strict=True)
+        ]
+
+
+def test_what_is_kept_reads_less_and_gives_way_to_new_weights() -> None:
+    team, asked = team_in("bfloat16"), [replace(one, episode=i) for i, one in enumerate(questions(12))]
+    engine = LocalEngine(team, 16, keep=len(asked))
+    said = ask(engine, *asked)
+    asked = [
+        replace(one, prompt_ids=(*one.prompt_ids, *other.token_ids, 60, 61))
+        for one, other in zip(asked, said, strict=True)
+    ]
+    seen, _ = tokens_read(team, engine, *asked)
+    assert seen[0] == 3 * len(asked)
+    with torch.no_grad():
+        for name in RANKS:
+            for parameter in team.trainable_parameters(name).values():
+                parameter.mul_(2.0)
+    seen, said = tokens_read(team, engine, *asked)
+    assert seen[0] > 10 * len(asked)
     assert distance(team, asked, said) < 1e-3
 
 

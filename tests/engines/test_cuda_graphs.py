@@ -10,7 +10,18 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from asking import FREE, RANKS, WILD, ask, check_each_version, publish_between_bursts, random_policy, request, same
+from asking import (
+    FREE,
+    RANKS,
+    STRANGE,
+    WILD,
+    ask,
+    check_each_version,
+    publish_between_bursts,
+    random_policy,
+    request,
+    same,
+)
 from teams import team_of
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -85,17 +96,17 @@ def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "marft.engines.kernels", SimpleNamespace(attend_step=plain_step))
 
 
-def in_slots(team: TeamModel, slots: int, memory: int = PLENTY) -> LocalEngine:
-    engine = LocalEngine(team, slots)
+def in_slots(team: TeamModel, slots: int, memory: int = PLENTY, keep: int = 0) -> LocalEngine:
+    engine = LocalEngine(team, slots, keep=keep)
     assert team.decoder is not None
     engine.stepper = Uncaptured(team, team.decoder, engine.rows, memory)
     return engine
 
 
-def check(team: TeamModel, engine: LocalEngine, asked: Sequence[Request]) -> list[Completion]:
+def check(team: TeamModel, engine: LocalEngine, asked: Sequence[Request], rounding: float = 1e-5) -> list[Completion]:
     found = ask(engine, *asked)
     for one, other in zip(ask(LocalEngine(team, 8), *asked), found, strict=True):
-        same(one, other)
+        same(one, other, rounding)
     return found
 
 
@@ -117,6 +128,52 @@ def test_equal_prompts_are_read_once_and_copied(team: TeamModel) -> None:
     asked = [request(i // 4, sampling=WILD, seed=i) for i in range(12)]
     found = check(team, in_slots(team, 12), asked)
     assert len({one.token_ids for one in found}) > 6
+
+
+def go_on(asked: Sequence[Request], said: Sequence[Completion]) -> list[Request]:
+    return [
+        replace(one, prompt_ids=(*one.prompt_ids, *other.token_ids, 60, 61, 62))
+        for one, other in zip(asked, said, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("part", [12, 32768])
+@pytest.mark.parametrize("slots", [4, 16])
+def test_conversations_go_on_from_kept_slots(
+    team: TeamModel, monkeypatch: pytest.MonkeyPatch, slots: int, part: int
+) -> None:
+    monkeypatch.setattr(cuda_graphs, "PREFILL_TOKENS", part)
+    engine = in_slots(team, slots, keep=64)
+    asked = [replace(one, episode=i) for i, one in enumerate(mixed(14))]
+    for turn in range(4):
+        said = check(team, engine, asked, STRANGE)
+        assert len(engine.kept) == len(asked), turn
+        asked = go_on(asked, said)
+
+
+def test_kept_slots_leave_rows_their_memory(team: TeamModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots grow as conversations do, and what is kept gives way, before anything is allocated."""
+    monkeypatch.setattr(slotted, "GROW", 16)
+    assert team.decoder is not None
+    memory = 6 * slotted.SlotCache(team.decoder, 4, PLENTY).bytes(120)
+    engine = in_slots(team, 4, memory, keep=64)
+    cache, make, held = engine.stepper.cache, slotted.SlotCache._make, []
+
+    def made(self: slotted.SlotCache) -> tuple[Tensor, Tensor]:
+        found = make(self)
+        held.append(engine.kept.nbytes + sum(side.nbytes for side in found))
+        return found
+
+    monkeypatch.setattr(slotted.SlotCache, "_make", made)
+    asked = [replace(one, episode=i) for i, one in enumerate(mixed(10))]
+    counts = []
+    for _ in range(6):
+        asked = go_on(asked, check(team, engine, asked, STRANGE))
+        counts.append(len(engine.kept))
+        assert engine.kept.nbytes + cache.nbytes <= memory
+    assert max(held) <= memory
+    assert counts[0] == 10
+    assert 0 < counts[-1] < 10
 
 
 @pytest.mark.parametrize("slots", [4, 40])

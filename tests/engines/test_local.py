@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from asking import FREE, RANKS, WILD, ask, flat, recomputed, request, same
+from asking import FREE, RANKS, WILD, ask, flat, recomputed, request, same, tokens_read
 from teams import peft_of, team_of
 from torch import Tensor
 
@@ -114,20 +114,6 @@ def test_max_tokens_are_cut_to_what_fits(team: TeamModel) -> None:
     one = ask(LocalEngine(team, 4), replace(request(), prompt_ids=(*ids, 50, 51)))[0]
     assert len(one.token_ids) == 1
     torch.testing.assert_close(flat(said), recomputed(team, asked, said), atol=2e-5, rtol=0)
-
-
-def tokens_read(team: TeamModel, engine: LocalEngine, *requests: Request) -> tuple[list[int], list[Completion]]:
-    """How many tokens each pass over the base reads, and what is said."""
-    seen: list[int] = []
-    forward = team.forward
-
-    def counted(ids: torch.Tensor, *rest: object) -> torch.Tensor:
-        seen.append(ids.numel())
-        return forward(ids, *rest)  # type: ignore[arg-type]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(team, "forward", counted)
-        return seen, ask(engine, *requests)
 
 
 def test_equal_prompts_are_read_once_and_answered_apart(team: TeamModel) -> None:

@@ -67,6 +67,30 @@ def test_the_origin_spells_every_sequence(sequences: list[AdapterTokens]) -> Non
         assert layout.positions[part].tolist() == list(range(len(ids)))
 
 
+@given(sequences=FEW, sort=st.booleans(), data=st.data())
+def test_what_is_known_need_not_stand_in_the_row(
+    sequences: list[AdapterTokens], sort: bool, data: st.DataObject
+) -> None:
+    if sort:
+        sequences = [sequences[i] for i in sharing_order(sequences)]
+    known = [data.draw(st.integers(0, len(ids) - 1)) for _, ids in sequences]
+    layout = Layout.of(sequences, known=known)
+    parts = layout.origin.split((layout.lengths - layout.known).tolist())
+    for (_, ids), part, skipped in zip(sequences, parts, known, strict=True):
+        assert layout.ids[part].tolist() == list(ids[skipped:])
+        assert layout.positions[part].tolist() == list(range(skipped, len(ids)))
+    assert layout.last.tolist() == [int(part[-1]) for part in parts]
+    assert int(layout.sizes.sum()) == len(layout.ids) <= sum(len(part) for part in parts)
+
+
+def test_what_is_known_and_shared() -> None:
+    """The second knows less than the first, and shares nothing; the third, more than the second."""
+    layout = Layout.of([(0, (1, 2, 3, 4)), (0, (1, 2, 3, 5, 6)), (0, (1, 2, 3, 5, 9))], known=[2, 1, 2])
+    assert layout.ids.tolist() == [3, 4, 2, 3, 5, 6, 9]
+    assert layout.sizes.tolist() == [2, 4, 1]
+    assert layout.origin.tolist() == [0, 1, 2, 3, 4, 5, 3, 4, 6]
+
+
 def test_the_example_of_the_module() -> None:
     layout = Layout.of([(0, (1, 2, 3, 4)), (0, (1, 2, 3, 5, 6)), (0, (1, 2, 9))])
     assert layout.ids.tolist() == [1, 2, 3, 4, 5, 6, 9]

@@ -29,6 +29,7 @@ from marft.config.section import Section, Text, check_class
 from marft.config.team import TeamConfig, check_url
 
 ENGINES = ("local", "vllm")
+KEPT_TURNS = 1024  # unless `engine.keep` says how many
 
 
 class EnvConfig(Section):
@@ -130,6 +131,7 @@ class EngineConfig(Section):
     options: dict[str, Any] = Field(default_factory=dict)  # keyword arguments of a class of your own
     slots: Annotated[int, Field(ge=1)] = 256  # rows generated at once
     memory: Annotated[float, Field(gt=0, lt=1)] | None = None  # of a GPU's: what is free for keys, or vLLM's part
+    keep: Annotated[int, Field(ge=0)] | None = None  # turns whose keys stay for those that go on from them
     url: str | tuple[str, ...] | None = None  # of a vLLM server, or of several
     mismatch: bool = False  # compare the engine's log-probs with the learner's; with vLLM always
 
@@ -232,6 +234,13 @@ class Config(Section):
         """Where a worker computes; None: this process."""
         gpus = self.rollout.gpus
         return self.device if worker is None or not gpus else f"cuda:{gpus[worker % len(gpus)]}"
+
+    @property
+    def kept_turns(self) -> int:
+        """Of how many turns the local engine keeps keys."""
+        if self.engine.keep is None:
+            return KEPT_TURNS if self.team.speaks_again else 0
+        return self.engine.keep
 
     def engines_beside(self, worker: int | None = None) -> int:
         """Engines on the same device as a worker's (None: this process's), its own included: every process that plays has
@@ -357,6 +366,8 @@ class Config(Section):
             )
         if engine.name == "local" and engine.url is not None:
             raise ValueError("engine.url: only vLLM has one; say engine.name=vllm or drop it")
+        if engine.name != "local" and engine.keep is not None:
+            raise ValueError("engine.keep: only the local engine's keys are ours to keep; drop it")
         if engine.url is not None and engine.memory is not None:
             raise ValueError("engine.memory: a server is told when it is started; drop it")
         ours = [agent for agent in self.team.agents.values() if agent.kind in ("trained", "frozen")]

@@ -235,6 +235,17 @@ class TeamConfig(Section):
         """Every agent that learns, and its adapter."""
         return {name: agent.adapter or name for name, agent in self.agents.items() if agent.kind == "trained"}
 
+    @property
+    def speaks_again(self) -> bool:
+        """Whether an adapter, or the base alone, may be asked more than once in an episode, with prompts that differ."""
+        ours = {name: agent for name, agent in self.agents.items() if agent.kind in ("trained", "frozen")}
+        voices = {(agent.model, self.trained.get(name, agent.init_from)) for name, agent in ours.items()}
+        return (
+            self.workflow not in ("sequential", "dag", "vote")
+            or any(agent.tools for agent in ours.values())
+            or len(voices) < len(ours)
+        )
+
     @model_validator(mode="after")
     def check(self) -> TeamConfig:
         """Raise a ValueError where the agents do not fit together or do not fit the workflow."""

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from marft.engines.batch_state import BatchState
 from marft.engines.eager import read_prompts, sample_next_tokens
+from marft.engines.kept_keys import Prompt
 from marft.engines.slot_cache import SlotCache, SlotDecodeAttention, SlotPrefillAttention
 from marft.models.decoder import Decoder
-from marft.models.layout import AdapterTokens, Layout, shared_prefix_lengths, sharing_order
+from marft.models.layout import AdapterTokens, Layout, shared_prefix_lengths, sharing_order, spared_lengths
 from marft.models.team import TeamModel
 
 PREFILL_TOKENS = 32768  # of one pass over prompts
@@ -35,43 +36,49 @@ class CudaGraphStepper:
         self.known: list[tuple[int, torch.Size]] = []  # where the tensors lie that the graphs read and write
 
     # --- prompts -----------------------------------------------------------------------------------------------------
-    def passes(self, prompts: Sequence[AdapterTokens]) -> list[list[int]]:
+    def passes(self, prompts: Sequence[Prompt]) -> list[list[int]]:
         """Sorted as a whole, so that prompts with a common beginning are neighbours, and cut by new tokens."""
-        order = sharing_order(prompts)
-        common = shared_prefix_lengths([prompts[i] for i in order]).tolist()
+        order = sharing_order([prompt.tokens for prompt in prompts])
+        shared = shared_prefix_lengths([prompts[i].tokens for i in order])
+        spared = spared_lengths(shared, torch.tensor([prompts[i].known for i in order]))
         cut: list[list[int]] = []
         used = 0
-        for i, shared in zip(order, common, strict=True):
-            size = len(prompts[i][1])
-            if not cut or used + size - shared > PREFILL_TOKENS:
+        for i, old in zip(order, spared.tolist(), strict=True):
+            prompt = prompts[i]
+            new = len(prompt.tokens[1]) - old
+            if not cut or used + new > PREFILL_TOKENS:
                 cut.append([])
-                used = shared  # what it shares lies in another pass
+                used = old - prompt.known  # what it shares lies in another pass
             cut[-1].append(i)
-            used += size - shared
+            used += new
         return cut
 
-    def read(self, prompts: Sequence[AdapterTokens], seats: range, source: Sequence[int]) -> Tensor:
+    def read(self, prompts: Sequence[Prompt], seats: range, source: Sequence[int]) -> Tensor:
         """Every prompt is read once, into its first seat, and copied to its others."""
         first: dict[int, int] = {}
-        for seat, prompt in zip(seats, source, strict=True):
-            first.setdefault(prompt, seat)
+        for seat, i in zip(seats, source, strict=True):
+            first.setdefault(i, seat)
         slots = [first[i] for i in range(len(prompts))]
-        [(adapter, ids), *others] = prompts
-        begin = 0
-        while not others and len(ids) - begin > PREFILL_TOKENS:  # one that is too long for a pass comes in parts
-            self._pass([(adapter, ids[begin : begin + PREFILL_TOKENS])], slots, begin)
-            begin += PREFILL_TOKENS
-        hidden = self._pass([(adapter, ids[begin:]), *others], slots, begin)
-        copies = [(seat, first[prompt]) for seat, prompt in zip(seats, source, strict=True) if seat != first[prompt]]
-        longest = max((len(prompts[source[seat - seats.start]][1]) for seat, _ in copies), default=0)
+        for slot, prompt in zip(slots, prompts, strict=True):
+            if prompt.prefix is not None:
+                self.cache.load([slot], prompt.prefix)
+        sequences, known = [prompt.tokens for prompt in prompts], [prompt.known for prompt in prompts]
+        [(adapter, ids), *others] = sequences
+        while not others and len(ids) - known[0] > PREFILL_TOKENS:  # one that is too long for a pass comes in parts
+            end = known[0] + PREFILL_TOKENS
+            self._pass([(adapter, ids[:end])], slots, known)
+            known = [end]
+        hidden = self._pass(sequences, slots, known)
+        copies = [(seat, first[i]) for seat, i in zip(seats, source, strict=True) if seat != first[i]]
+        longest = max((len(sequences[source[seat - seats.start]][1]) for seat, _ in copies), default=0)
         self.cache.copy([seat for seat, _ in copies], [origin for _, origin in copies], longest)
         return self.team.logits(hidden)[torch.tensor(source, device=self.team.device)]
 
-    def _pass(self, prompts: Sequence[AdapterTokens], slots: Sequence[int], begin: int) -> Tensor:
-        """Last hidden states [prompts, D]; the tokens given stand at the positions from `begin` on."""
-        layout = Layout.of(prompts)
-        attend = SlotPrefillAttention(layout, self.cache, slots, self.team.device, begin)
-        return read_prompts(self.team, prompts, layout, attend, begin)
+    def _pass(self, sequences: Sequence[AdapterTokens], slots: Sequence[int], known: Sequence[int]) -> Tensor:
+        """Last hidden states [sequences, D]; so many first keys of each are in its slot already."""
+        layout = Layout.of(sequences, known=known)
+        attend = SlotPrefillAttention(layout, self.cache, slots, self.team.device)
+        return read_prompts(self.team, sequences, layout, attend)
 
     # --- steps -------------------------------------------------------------------------------------------------------
     def step(self, n: int, stop_tokens: Tensor, *, truncated: bool) -> None:

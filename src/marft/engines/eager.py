@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from marft.engines.batch_state import BatchState
-from marft.engines.kv_cache import Cache, DecodeAttention, KVCache, PrefillAttention
+from marft.engines.kept_keys import Prompt
+from marft.engines.kv_cache import Cache, ContinuedPrefillAttention, DecodeAttention, KVCache, PrefillAttention
 from marft.models.attention import AttentionFn
 from marft.models.layout import AdapterTokens, Layout, sharing_order
 from marft.models.lora import Routing
@@ -31,11 +32,11 @@ class Stepper(Protocol):
         """Where the rows' keys and values are."""
         ...
 
-    def passes(self, prompts: Sequence[AdapterTokens]) -> list[list[int]]:
+    def passes(self, prompts: Sequence[Prompt]) -> list[list[int]]:
         """Which prompts go through the model together, each pass in the order in which they share most."""
         ...
 
-    def read(self, prompts: Sequence[AdapterTokens], seats: range, source: Sequence[int]) -> Tensor:
+    def read(self, prompts: Sequence[Prompt], seats: range, source: Sequence[int]) -> Tensor:
         """Logits [seats, V] after prompt `source[j]` of seat j, whose keys are in the cache then."""
         ...
 
@@ -53,20 +54,26 @@ class EagerStepper:
         self.team, self.rows = team, rows
         self.cache = KVCache(len(rows.idle))
 
-    def passes(self, prompts: Sequence[AdapterTokens]) -> list[list[int]]:
-        """Of like length, since they are padded."""
+    def passes(self, prompts: Sequence[Prompt]) -> list[list[int]]:
+        """Of like length, since they are padded; those of which nothing is known by themselves."""
         cut: list[list[int]] = []
-        for i in sorted(range(len(prompts)), key=lambda i: len(prompts[i][1])):
-            if not cut or len(prompts[i][1]) * (len(cut[-1]) + 1) > PREFILL_TOKENS:
+        for i in sorted(range(len(prompts)), key=lambda i: (prompts[i].known > 0, prompts[i].rest)):
+            fits = cut and prompts[i].rest * (len(cut[-1]) + 1) <= PREFILL_TOKENS
+            if not fits or (prompts[cut[-1][0]].known > 0) != (prompts[i].known > 0):
                 cut.append([])
             cut[-1].append(i)
-        return [[chunk[i] for i in sharing_order([prompts[i] for i in chunk])] for chunk in cut]
+        return [[chunk[i] for i in sharing_order([prompts[i].tokens for i in chunk])] for chunk in cut]
 
-    def read(self, prompts: Sequence[AdapterTokens], seats: range, source: Sequence[int]) -> Tensor:
+    def read(self, prompts: Sequence[Prompt], seats: range, source: Sequence[int]) -> Tensor:
         """Every prompt in one pass; its keys and values go to each seat that asked with it."""
-        layout, whose = Layout.of(prompts), torch.tensor(source, device=self.team.device)
-        attend = PrefillAttention(layout, self.cache, slice(seats.start, seats.stop), whose)
-        return self.team.logits(read_prompts(self.team, prompts, layout, attend))[whose]
+        for i, prompt in enumerate(prompts):
+            if prompt.prefix is not None:
+                self.cache.load([seat for seat, j in zip(seats, source, strict=True) if j == i], prompt.prefix)
+        sequences, whose = [prompt.tokens for prompt in prompts], torch.tensor(source, device=self.team.device)
+        layout = Layout.of(sequences, known=[prompt.known for prompt in prompts])
+        attention = ContinuedPrefillAttention if layout.known.any() else PrefillAttention
+        attend = attention(layout, self.cache, slice(seats.start, seats.stop), whose)
+        return self.team.logits(read_prompts(self.team, sequences, layout, attend))[whose]
 
     def step(self, n: int, stop_tokens: Tensor, *, truncated: bool) -> None:
         """One more token for the first n rows."""
@@ -74,12 +81,10 @@ class EagerStepper:
         sample_next_tokens(self.team, self.rows, n, attend, stop_tokens, truncated=truncated)
 
 
-def read_prompts(
-    team: TeamModel, prompts: Sequence[AdapterTokens], layout: Layout, attend: AttentionFn, begin: int = 0
-) -> Tensor:
-    """Last hidden states [prompts, D] of a pass over a layout, whose tokens stand at the positions from `begin` on."""
-    routing = team.routing([adapter for adapter, _ in prompts], layout.sizes.tolist())
-    ids, positions, last = (x.to(team.device) for x in (layout.ids, layout.positions + begin, layout.last))
+def read_prompts(team: TeamModel, sequences: Sequence[AdapterTokens], layout: Layout, attend: AttentionFn) -> Tensor:
+    """Last hidden states [sequences, D] of a pass over their layout."""
+    routing = team.routing([adapter for adapter, _ in sequences], layout.sizes.tolist())
+    ids, positions, last = (x.to(team.device) for x in (layout.ids, layout.positions, layout.last))
     hidden: Tensor = team(ids[None], positions[None], attend, routing)
     return hidden[0, last]
 

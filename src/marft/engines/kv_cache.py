@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from marft.models.attention import attend_on_grid
+from marft.engines.kept_keys import Prefix, Sides
+from marft.models.attention import attend_on_grid, from_grid, ragged, to_grid
 from marft.models.layout import Layout
 
 GROW = 64  # the cache grows in steps of this many positions
@@ -29,6 +31,22 @@ class Cache(Protocol):
 
     def reserve(self, positions: int, live: int) -> None:
         """Room for rows of this length; the first `live` rows keep what they hold."""
+        ...
+
+    def spare(self, positions: int, live: int) -> int:
+        """Bytes that are left for others, before and after `reserve`."""
+        ...
+
+    def bytes(self, positions: int) -> int:
+        """Of so many positions of a slot."""
+        ...
+
+    def save(self, slot: int, positions: int) -> Sides:
+        """A copy of a slot's first positions."""
+        ...
+
+    def load(self, slots: Sequence[int], prefix: Prefix) -> None:
+        """Into the first positions of some slots."""
         ...
 
     def move(self, to: Sequence[int], origin: Sequence[int]) -> None:
@@ -69,6 +87,28 @@ class KVCache:
             old = self.keys[layer], self.values[layer]
             self.keys[layer], self.values[layer] = self._make(old[0])
             self.keys[layer][:, :, :before], self.values[layer][:, :, :before] = old
+
+    def spare(self, positions: int, live: int) -> int:
+        """Memory is not counted here."""
+        return sys.maxsize
+
+    def bytes(self, positions: int) -> int:
+        """Of so many positions of a slot."""
+        return self.nbytes * positions // (self.slots * self.positions)
+
+    def save(self, slot: int, positions: int) -> Sides:
+        """[layers, heads, positions, d] of a slot's first positions, twice."""
+        keys, values = (
+            torch.stack([side[layer][slot, :, :positions] for layer in sorted(side)])
+            for side in (self.keys, self.values)
+        )
+        return keys, values
+
+    def load(self, slots: Sequence[int], prefix: Prefix) -> None:
+        """Into the first positions of some slots."""
+        for side, saved in zip((self.keys, self.values), prefix.sides, strict=True):
+            for layer, part in zip(sorted(side), saved, strict=True):
+                side[layer][list(slots), :, : prefix.length] = part[:, : prefix.length]
 
     def layer(self, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
         """One layer's keys and values, made like `like` when first asked for."""
@@ -127,6 +167,38 @@ class PrefillAttention:
         """[1, H, T, d] → [S, H, L, d]"""
         grid = x[0].transpose(0, 1).index_select(0, self.origin)
         return grid.view(self.count, self.longest, *grid.shape[1:]).transpose(1, 2)
+
+
+class ContinuedPrefillAttention:
+    """`PrefillAttention` for prompts whose first keys and values lie in their slots already.
+
+    Queries of the tokens that are new are spread to a grid [S, Q], and look at what their prompt's first slot holds.
+    """
+
+    def __init__(self, layout: Layout, cache: KVCache, slots: slice, source: Tensor) -> None:
+        device, prompts = source.device, source.tolist()
+        self.cache, self.longest = cache, int(layout.lengths.max())
+        self.first = torch.tensor([slots.start + prompts.index(i) for i in range(len(layout.lengths))], device=device)
+        sizes, width = layout.sizes, int(layout.sizes.max())
+        sequence, place = ragged(sizes)
+        self.shape = len(sizes), width
+        self.cells = (sequence * width + place).to(device)
+        seen = torch.arange(self.longest) <= (layout.common[:, None] + torch.arange(width))[:, :, None]
+        self.seen = seen[:, None].to(device)
+        unknown = layout.lengths - layout.known
+        ends = unknown.cumsum(0)
+        seat, place = ragged(unknown[prompts])
+        self.seat = (seat + slots.start).to(device)
+        self.place = (place + layout.known[prompts][seat]).to(device)
+        self.origin = layout.origin[(ends - unknown)[prompts][seat] + place].to(device)
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        keys, values = self.cache.layer(layer, k)
+        for side, new in ((keys, k), (values, v)):
+            side[self.seat, :, self.place] = new[0].transpose(0, 1).index_select(0, self.origin)
+        grid = to_grid(q[0].transpose(0, 1), self.cells, *self.shape)
+        keys, values = (side[self.first, :, : self.longest] for side in (keys, values))
+        return from_grid(attend_on_grid(grid, keys, values, scale, self.seen), self.cells)[None]
 
 
 class DecodeAttention:

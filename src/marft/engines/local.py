@@ -2,7 +2,8 @@
 
 Requests wait in a queue; rows that finish leave the batch and waiting ones enter it. Live rows are kept dense at the
 front. Each row has its own adapter and sampling settings. How the batch goes through the model is the stepper's: CUDA
-graphs where the device and the model's family allow, else pass by pass.
+graphs where the device and the model's family allow, else pass by pass. What a row leaves is kept for its episode's
+later prompts.
 
 Where the policy changes while rows are live, they are read again: keys of the old weights would make the next tokens
 those of no policy at all.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -21,6 +22,7 @@ import torch
 from marft.engines.base import Adapters
 from marft.engines.batch_state import BatchState
 from marft.engines.eager import EagerStepper, Stepper
+from marft.engines.kept_keys import KeptKeys, Prefix, Prompt
 from marft.engines.stop_strings import cut_at_stop
 from marft.engines.stop_tokens import StopTokens
 from marft.models.attention import runs_flash
@@ -49,6 +51,7 @@ class Entry:
     request: Request
     future: asyncio.Future[Completion]
     policies: list[tuple[int, int]] = field(default_factory=list)
+    read_by: Hashable = None  # the policy of all its keys
 
     def runs(self, tokens: int) -> tuple[tuple[int, int], ...]:
         """Versions and how many of so many tokens each drew."""
@@ -64,11 +67,14 @@ class LocalEngine:
     """`generate` from any number of coroutines; the first one to wait drives the batch for all.
 
     Before every step it waits for what its callers still expect from elsewhere (`settled`), so that who enters the batch
-    when does not depend on anybody's speed. `memory` is the part of the device's free memory that keys may take.
+    when does not depend on anybody's speed. `memory` is the part of the device's free memory that keys may take. Of so
+    many turns as `keep` says, keys are kept for the prompts that go on from them.
     """
 
-    def __init__(self, team: TeamModel, slots: int, settled: Settled = no_wait, *, memory: float = 0.4) -> None:
-        self.team, self.slots, self.settled = team, slots, settled
+    def __init__(
+        self, team: TeamModel, slots: int, settled: Settled = no_wait, *, memory: float = 0.4, keep: int = 0
+    ) -> None:
+        self.team, self.slots, self.settled, self.keep = team, slots, settled, keep
         self.version = self.tokens = 0
         self.closed = False
         self.memory = int(memory * free_memory(team.device))
@@ -85,6 +91,7 @@ class LocalEngine:
         self.spoiled = False
         self.rows = BatchState(self.slots, self.team.device, self.team.end_ids)
         self.stepper = choose_stepper(self.team, self.rows, self.memory)
+        self.kept = KeptKeys(self.keep)
 
     def encode(
         self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT, earlier: Sequence[Turn] = ()
@@ -127,6 +134,7 @@ class LocalEngine:
                     raise RuntimeError("the engine is closed")
                 with torch.no_grad():
                     self.team.refresh()
+                    self.kept.change_policy((self.version, self.team.changes))
                     if any(entry.policies[-1][0] != self.version for entry in self.live):
                         self._read_again()
                     self._admit()
@@ -149,15 +157,16 @@ class LocalEngine:
         if min(free, len(waiting)) <= live // 8:
             return
         batch = waiting[:free]
+        self.kept.shrink(self.stepper.cache.spare(longest, live))
         self.stepper.cache.reserve(longest, live)
         self.rows.reserve(max(self._limit(entry.request) for entry in batch))
         entries: dict[AdapterTokens, list[Entry]] = {}  # equal prompts are read once
         for entry in batch:
             request = entry.request
             entries.setdefault((self._adapter(request), request.prompt_ids), []).append(entry)
-        prompts = list(entries)
+        prompts = [Prompt(tokens=tokens, prefix=self._find_prefix(group)) for tokens, group in entries.items()]
         for chosen in self.stepper.passes(prompts):
-            self._enter([prompts[i] for i in chosen], [entries[prompts[i]] for i in chosen])
+            self._enter([prompts[i] for i in chosen], [entries[prompts[i].tokens] for i in chosen])
         del self.waiting[: len(batch)]  # only now: a pass that fails must still find who waits for it
 
     def _read_again(self) -> None:
@@ -170,34 +179,51 @@ class LocalEngine:
         rows: dict[AdapterTokens, list[int]] = {}
         for row, (entry, ids, count) in enumerate(zip(self.live, drawn, counts, strict=True)):
             entry.policies.append((self.version, count))
+            entry.read_by = self.kept.policy
             read = (*entry.request.prompt_ids, *ids[: count - 1])  # the last one is read by the next step
             rows.setdefault((self._adapter(entry.request), read), []).append(row)
-        sequences = list(rows)
-        passes = self.stepper.passes(sequences)
-        order = [row for chosen in passes for i in chosen for row in rows[sequences[i]]]
+        prompts = [Prompt(tokens=tokens) for tokens in rows]
+        passes = self.stepper.passes(prompts)
+        order = [row for chosen in passes for i in chosen for row in rows[prompts[i].tokens]]
         self.rows.move(range(len(order)), order)
         self.live = [self.live[row] for row in order]
         start = 0
         for chosen in passes:
-            source = [place for place, i in enumerate(chosen) for _ in rows[sequences[i]]]
-            self.stepper.read([sequences[i] for i in chosen], range(start, start + len(source)), source)
+            source = [place for place, i in enumerate(chosen) for _ in rows[prompts[i].tokens]]
+            self.stepper.read([prompts[i] for i in chosen], range(start, start + len(source)), source)
             start += len(source)
 
     def _adapter(self, request: Request) -> int | None:
         """Its number; None: the base alone."""
         return None if request.adapter is None else self.team.lora.index[request.adapter]
 
+    def _find_prefix(self, group: Sequence[Entry]) -> Prefix | None:
+        """The longest that is known of the prompt that they all ask with."""
+        requests = [entry.request for entry in group]
+        found = [self.kept.find((each.episode, self._adapter(each)), each.prompt_ids) for each in requests]
+        return max((prefix for prefix in found if prefix), key=lambda prefix: prefix.length, default=None)
+
+    def _keep(self, row: int, ids: Sequence[int]) -> None:
+        """What a row leaves that has drawn these tokens; the last one was never read."""
+        entry, cache = self.live[row], self.stepper.cache
+        request, owner = entry.request, (entry.request.episode, self._adapter(entry.request))
+        if not self.keep or request.episode is None or entry.read_by != self.kept.policy:
+            return
+        read = (*request.prompt_ids, *ids[:-1])
+        nbytes, room = cache.bytes(len(read)), cache.spare(0, len(self.live))
+        self.kept.keep(owner, read, lambda: cache.save(row, len(read)), nbytes, room)
+
     def _limit(self, request: Request) -> int:
         """The most tokens to draw."""
         return min(request.sampling.max_tokens, self.team.longest - len(request.prompt_ids))
 
-    def _enter(self, prompts: Sequence[AdapterTokens], members: Sequence[Sequence[Entry]]) -> None:
+    def _enter(self, prompts: Sequence[Prompt], members: Sequence[Sequence[Entry]]) -> None:
         """Read some prompts, and draw the first token of everyone who asks with one of them."""
         entering = [entry for group in members for entry in group]
         source = [i for i, group in enumerate(members) for _ in group]
         seats = range(len(self.live), len(self.live) + len(entering))
         base = len(self.team.lora.specs)
-        adapters = [base if (adapter := prompts[i][0]) is None else adapter for i in source]
+        adapters = [base if (adapter := prompts[i].tokens[0]) is None else adapter for i in source]
         requests = [entry.request for entry in entering]
         stops = [self.stop_tokens.row(request.sampling.stop) for request in requests]
         logits = self.stepper.read(prompts, seats, source)
@@ -205,6 +231,7 @@ class LocalEngine:
         self.rows.enter(where, requests, adapters, [self._limit(request) for request in requests], stops)
         for entry in entering:
             entry.policies.append((self.version, 0))
+            entry.read_by = self.kept.policy
         self.live += entering
         self.rows.sample(logits, where, self.stop_tokens.table, truncated=self._truncated)
 
@@ -267,6 +294,7 @@ class LocalEngine:
             if stop is None and not end and len(ids) < limit:
                 continue
             done.append(row)
+            self._keep(row, ids)
             self.tokens += len(ids)
             versions = entry.runs(len(ids))
             future.set_result(

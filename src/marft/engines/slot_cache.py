@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from marft.engines.kept_keys import Prefix, Sides
 from marft.engines.kv_cache import round_up
 from marft.models.attention import cumulative_lengths, ragged
 from marft.models.decoder import Decoder
@@ -69,6 +70,25 @@ class SlotCache:
             kept = given.view(given.shape[0], -1, before, *given.shape[2:])
             self.by_slot(new)[:, :live, :before] = kept[:, :live]
 
+    def spare(self, positions: int, live: int) -> int:
+        """What is left of `memory`, before and after `reserve`."""
+        slots = self.room(positions, live)
+        if positions <= self.positions and slots == self.slots:
+            return self.memory - self.nbytes
+        held = self.nbytes if live else 0
+        return self.memory - held - slots * self.bytes(round_up(positions, GROW))
+
+    def save(self, slot: int, positions: int) -> Sides:
+        """[layers, positions, heads, d] of a slot's first positions, twice."""
+        keys, values = (self.by_slot(side)[:, slot, :positions].clone() for side in (self.keys, self.values))
+        return keys, values
+
+    def load(self, slots: Sequence[int], prefix: Prefix) -> None:
+        """Into the first positions of some slots."""
+        for side, saved in zip((self.keys, self.values), prefix.sides, strict=True):
+            for slot in slots:
+                self.by_slot(side)[:, slot, : prefix.length] = saved[:, : prefix.length]
+
     def by_slot(self, side: Tensor) -> Tensor:
         """[layers, slots, positions, heads, d]"""
         return side.view(side.shape[0], self.slots, self.positions, *side.shape[2:])
@@ -89,20 +109,18 @@ class SlotCache:
 
 
 class SlotPrefillAttention:
-    """Attention of prompts' new tokens, sequence j of the layout in slot `slots[j]`, from position `begin` on."""
+    """Attention of prompts' new tokens, sequence j of the layout in slot `slots[j]`, which holds what of it is known."""
 
-    def __init__(
-        self, layout: Layout, cache: SlotCache, slots: Sequence[int], device: torch.device, begin: int = 0
-    ) -> None:
+    def __init__(self, layout: Layout, cache: SlotCache, slots: Sequence[int], device: torch.device) -> None:
         self.cache = cache
         begins = torch.tensor(slots) * cache.positions
-        sequence, place = ragged(layout.lengths)
+        sequence, place = ragged(layout.lengths - layout.known)
         self.longest = int(layout.sizes.max())
         self.origin = layout.origin.to(device)
-        self.cells = (begins[sequence] + place + begin).to(device)
+        self.cells = (begins[sequence] + layout.known[sequence] + place).to(device)
         self.starts_q = cumulative_lengths(layout.sizes).to(device)
         self.starts_k = torch.cat([begins, begins[-1:]]).to(device, torch.int32)
-        self.used = (layout.lengths + begin).to(device, torch.int32)
+        self.used = layout.lengths.to(device, torch.int32)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))

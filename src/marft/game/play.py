@@ -69,6 +69,7 @@ class Game:
         self._acting, self._chatting, self._recording = False, 0, asyncio.Lock()
         self._asked: Counter[tuple[str, tuple[Message, ...]]] = Counter()
         self._env, self._seed, self._replayed, self._base_at = env, seed, replayed, base_at
+        self._episode = object()  # like no other, also where an episode is played again
 
     async def act(
         self, *names: str, sees: Sequence[str] | None = None, note: str = "", aside: bool = False
@@ -284,7 +285,9 @@ class Game:
         mates = {name for name, other in self.team.items() if other.engine is agent.engine}
         try:
             ids = agent.engine.encode(messages, chat, [turn for turn in self.turns if turn.agent in mates])
-            request = Request(adapter=adapter, messages=messages, prompt_ids=ids, sampling=sampling, seed=seed)
+            request = Request(
+                adapter=adapter, messages=messages, prompt_ids=ids, sampling=sampling, seed=seed, episode=self._episode
+            )
             return ids, await agent.engine.generate(request)
         except PromptTooLong:
             raise

@@ -6,6 +6,8 @@ token needs each of them once. Only attention looks at whole sequences: `origin`
     sequences      a b c d   a b c e f   a b x        lengths 4 5 3, common 0 3 2
     the row        a b c d         e f       x        sizes   4 2 1
     origin         0 1 2 3   0 1 2 4 5   0 1 6
+
+First tokens whose keys and values are `known` from elsewhere need not stand in the row at all.
 """
 
 from __future__ import annotations
@@ -33,15 +35,17 @@ class Layout:
     ids: Tensor  # [T]
     positions: Tensor  # [T]
     lengths: Tensor  # [S]
-    common: Tensor  # [S] first tokens that already stand in the row: those shared with the sequence before
-    origin: Tensor  # [Σ lengths] the row's token at each place of each sequence
+    common: Tensor  # [S] first tokens that need not be added: those shared with the sequence before, or known
+    known: Tensor  # [S] first tokens that are known; less than the length
+    origin: Tensor  # [Σ lengths − known] the row's token at each place of each sequence that is not known
 
     @classmethod
-    def of(cls, sequences: Sequence[AdapterTokens], *, worth: float = 0.0) -> Layout:
+    def of(cls, sequences: Sequence[AdapterTokens], *, worth: float = 0.0, known: Sequence[int] = ()) -> Layout:
         """A sequence shares nothing with the one before where that would spare less than `worth` of its tokens."""
         lengths = torch.tensor([len(ids) for _, ids in sequences])
-        common = shared_prefix_lengths(sequences)
-        common = torch.where(common < worth * lengths, 0, common)
+        given = torch.tensor(known) if known else torch.zeros_like(lengths)
+        shared = shared_prefix_lengths(sequences)
+        common = spared_lengths(torch.where(shared < worth * lengths, 0, shared), given)
         new = [ids[old:] for (_, ids), old in zip(sequences, common.tolist(), strict=True)]
         sequence, place = ragged(lengths - common)
         return cls(
@@ -49,7 +53,8 @@ class Layout:
             positions=place + common[sequence],
             lengths=lengths,
             common=common,
-            origin=row_indices(lengths, common),
+            known=given,
+            origin=row_indices(lengths, common, given),
         )
 
     @property
@@ -60,7 +65,7 @@ class Layout:
     @property
     def last(self) -> Tensor:
         """[S] where each sequence's last token stands in the row."""
-        return self.origin[self.lengths.cumsum(0) - 1]
+        return self.origin[(self.lengths - self.known).cumsum(0) - 1]
 
     @property
     def shares(self) -> bool:
@@ -89,6 +94,13 @@ def shared_prefix_lengths(sequences: Sequence[AdapterTokens]) -> Tensor:
     return torch.tensor([0, *found])
 
 
+def spared_lengths(shared: Tensor, known: Tensor) -> Tensor:
+    """[S] first tokens of each sequence that need not be added to the row. What it shares with the one before stands there
+    only as far as the other one's was not known; where some of that is missing, it shares nothing."""
+    before = torch.cat([known[:1], known[:-1]])
+    return torch.maximum(torch.where(torch.minimum(shared, before) > known, 0, shared), known)
+
+
 def common_prefix_length(one: bytes, other: bytes) -> int:
     """How many first tokens are the same, by bisection: comparing bytes is far quicker than a loop over tokens."""
     low, high = 0, min(len(one), len(other)) // WIDTH
@@ -101,12 +113,13 @@ def common_prefix_length(one: bytes, other: bytes) -> int:
     return low
 
 
-def row_indices(lengths: Tensor, common: Tensor) -> Tensor:
-    """[Σ lengths] where in the row each place of each sequence stands: what is common, where it stood before."""
-    found = np.empty(int(lengths.sum()), dtype=np.int64)
-    before = here = row = 0
-    for length, old in zip(lengths.tolist(), common.tolist(), strict=True):
-        found[here : here + old] = found[before : before + old]
+def row_indices(lengths: Tensor, common: Tensor, known: Tensor) -> Tensor:
+    """[Σ lengths − known] where in the row each place of each sequence stands: what is common, where it stood before."""
+    found = np.empty(int((lengths - known).sum()), dtype=np.int64)
+    before = here = row = 0  # the first two: where place 0 of the last sequence, and of this one, would be
+    for length, old, skipped in zip(lengths.tolist(), common.tolist(), known.tolist(), strict=True):
+        here -= skipped
+        found[here + skipped : here + old] = found[before + skipped : before + old]
         found[here + old : here + length] = np.arange(row, row + length - old)
         before, here, row = here, here + length, row + length - old
     return torch.from_numpy(found)

@@ -62,6 +62,7 @@ class TeamModel(nn.Module):
             )
             adapt_layers(model, self.lora)
         self.products = find_products(self.base)
+        self.changes = 0  # of adapters, as often as `refresh` has met some
         self.agents = [spec.name for spec in agents]
         self.adapters = self.lora.adapters  # by name, the critics' after the agents'
         self.value_heads = NamedModules(
@@ -132,6 +133,7 @@ class TeamModel(nn.Module):
     def refresh(self) -> None:
         """Let changed adapters count in the base's products; cheap where none has changed."""
         pairs = [pair for product in self.products for pair in product.refresh()]
+        self.changes += bool(pairs)
         dense = [pair for pair in pairs if pair[0].is_contiguous()]  # copied in a few kernels
         with torch.no_grad():
             for some in (dense, [pair for pair in pairs if not pair[0].is_contiguous()]):

@@ -25,7 +25,7 @@ from marft.types import MarftError
 # changes the order of sums, and so the last bits.
 FREE = (
     "train.iterations", "train.budget", "track", "eval", "checkpoint",
-    "train.tokens", "train.recompute", "train.failures", "engine.slots", "engine.memory",
+    "train.tokens", "train.recompute", "train.failures", "engine.slots", "engine.memory", "engine.keep",
     "rollout.workers", "rollout.shards", "rollout.threads", "rollout.gpus", "rollout.patience", "rollout.replay",
     "learner", "cluster", "train.on_collapse", "optimizer.lr",
 )  # fmt: skip

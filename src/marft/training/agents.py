@@ -125,7 +125,7 @@ def make_engine(config: Config, team: TeamModel, lockstep: Lockstep, bases: int 
     match config.engine.name:
         case "local":
             memory = config.engine.share / config.engines_beside() / bases
-            return LocalEngine(team, config.engine.slots, lockstep.settled, memory=memory)
+            return LocalEngine(team, config.engine.slots, lockstep.settled, memory=memory, keep=config.kept_turns)
         case "vllm":
             from marft.engines.vllm.engine import make_vllm_engine
 
