@@ -31,7 +31,7 @@ def test_a_card_has_rows_for_its_engine_s_share_of_what_is_free() -> None:
 def test_a_team_is_all_adapters_and_critics_and_what_is_said_in_an_episode() -> None:
     config = load_config("gsm8k-duo-token", ["team.agents.actor.rank=4", "engine.slots=1000"])
     use = use_of(config, config.model, 32768, "nf4")
-    assert use.ranks == (16, 16, 4) or sorted(use.ranks) == [4, 16, 16]  # the critic's is the run's
+    assert sorted(use.ranks) == [4, 16, 16]  # the critic's is the run's
     assert (use.slots, use.positions, use.tokens, use.quantize) == (512, 1024, 16384, "nf4")
     assert use_of(config, config.model, 500, None).positions == 512
     assert use_of(load_config(None, ["dtype=float32"]), "nano", 512, None).dtype_bytes == 4
