@@ -124,6 +124,7 @@ class LocalEngine:
                 await self.settled()
                 if self.closed:
                     raise RuntimeError("the engine is closed")
+                self.waiting = [entry for entry in self.waiting if not entry.future.done()]
                 with torch.no_grad():
                     self.team.refresh()
                     if any(entry.policies[-1][0] != self.version for entry in self.live):
@@ -220,9 +221,10 @@ class LocalEngine:
             self.stepper.step(len(self.live), self.stop_tokens.table, truncated=truncated)
 
     def _release(self) -> None:
-        """Answer the rows that are done and close the gaps they leave."""
+        """Answer the rows that are done and close the gaps that they leave, and those whom nobody waits for any more."""
         n, rows = len(self.live), self.rows
-        look = rows.idle[:n].nonzero()[:, 0].tolist()
+        given_up = {row for row, entry in enumerate(self.live) if entry.future.done()}
+        look = sorted(given_up.union(rows.idle[:n].nonzero()[:, 0].tolist()))
         done = self._answer(look) if look else []
         gone, left = set(done), n - len(done)
         if on := [row for row in look if row not in gone]:
