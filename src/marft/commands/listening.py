@@ -21,6 +21,8 @@ def require_http() -> None:
 
 def bind(host: str, port: int) -> socket.socket:
     """A socket that is bound and does not listen yet: whoever comes before the model is loaded is refused."""
+    if not 0 <= port < 1 << 16:  # the system would take the rest of a division
+        raise MarftError(f"--port {port}: ports are numbers from 0 to 65535")
     bound = None
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -28,11 +30,12 @@ def bind(host: str, port: int) -> socket.socket:
         if os.name == "posix":  # a server that has just ended leaves connections behind that hold its port
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         if bound is not None:
             bound.close()
-        reason = getattr(error, "strerror", None) or error
-        raise MarftError(f"--host {host} --port {port}: {reason}; give another, or --port 0 for a free one") from None
+        raise MarftError(
+            f"--host {host} --port {port}: {error.strerror or error}; give another, or --port 0 for a free one"
+        ) from None
     return bound
 
 

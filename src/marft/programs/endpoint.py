@@ -75,7 +75,12 @@ class Session:
 
 
 class Endpoint:
-    """The server. It listens while at least one episode is open, each time on a port of its own."""
+    """The server. It listens while at least one episode is open, each time on a port of its own.
+
+    A connection ends with its answer. An idle one of a client that a program drops without closing it is closed by the
+    garbage collector, and once more by the client's own finalizer: by then its file descriptor may be a new connection's,
+    which asyncio would never hear of again.
+    """
 
     def __init__(self) -> None:
         self.sessions: dict[str, Session] = {}  # by key
@@ -86,7 +91,7 @@ class Endpoint:
         """A key for one episode."""
         if self._bound is None:
             self._bound = socket.create_server((LOOPBACK, 0))
-            server = HttpServer(self._session, further={("POST", "/v1/reward"): self._take_reward})
+            server = HttpServer(self._session, further={("POST", "/v1/reward"): self._take_reward}, keeps=False)
             await server.listen(self._bound)
             self._server = server
         session = Session(
