@@ -27,15 +27,11 @@ from marft.models.chat import ChatFormat, decode_texts
 from marft.models.layout import AdapterTokens
 from marft.models.team import TeamModel
 from marft.types import (
-    PLAIN_CHAT,
-    ChatOptions,
     Completion,
     MarftError,
-    Message,
     PromptTooLong,
     Request,
     SpeechError,
-    Turn,
 )
 
 Settled = Callable[[], Awaitable[None]]
@@ -75,7 +71,7 @@ class LocalEngine:
         self.waiting: list[Entry] = []
         self.live: list[Entry] = []
         self.driver: asyncio.Task[None] | None = None
-        self.chats = ChatFormat(team.tokenizer, team.end_ids)
+        self.encode = ChatFormat(team.tokenizer, team.end_ids).encode
         self._reset()
 
     def _reset(self) -> None:
@@ -84,12 +80,6 @@ class LocalEngine:
         self.spoiled = False
         self.rows = BatchState(self.slots, self.team.device, self.team.end_ids)
         self.stepper = choose_stepper(self.team, self.rows, self.memory)
-
-    def encode(
-        self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT, earlier: Sequence[Turn] = ()
-    ) -> tuple[int, ...]:
-        """The prompt by the model's chat template, as token ids."""
-        return self.chats.encode(messages, options, earlier)
 
     async def generate(self, request: Request) -> Completion:
         """Wait in the queue for a row of the batch, and for its completion."""

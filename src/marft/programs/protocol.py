@@ -229,10 +229,7 @@ def assistant_message(answer: Answer) -> dict[str, Any]:
     spoken = answer.spoken
     message: dict[str, Any] = {"role": "assistant", "content": spoken.content or (None if spoken.calls else "")}
     if spoken.calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in spoken.calls
-        ]
+        message["tool_calls"] = [call.plain() for call in spoken.calls]
     if answer.before:
         message["reasoning_content"] = answer.reasoning
     return message
