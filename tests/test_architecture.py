@@ -124,7 +124,9 @@ ROOMS: Mapping[str, Room] = {
         for name in ("losses", "advantages", "sequential", "trust_region", "grouped", "decoupled", "kl_penalty")
     },
     "programs": Room(
-        marft=frozenset({"types", "channels", "processes", "import_paths", "untrusted_values", "config", "game"}),
+        marft=frozenset(
+            {"types", "channels", "processes", "import_paths", "untrusted_values", "terminal", "config", "game"}
+        ),
         libraries=frozenset({"aiohttp"}),
     ),
     "rollouts": Room(

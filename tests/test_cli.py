@@ -32,6 +32,7 @@ SURFACE = {
     "compare": {"words", "--run", "--seeds", "--single", "--frozen", "--json"},
     "eval": {"words", "--run", "--ablate", "--json"},
     "play": {"words", "--task", "--sample", "--benchmark", "--at", "--prompt", "--show-prompts"},
+    "serve": {"words", "--at", "--host", "--port", "--token"},
     "export": {"run", "folder", "--at"},
     "recipes": set(),
     "check-env": {"env", "words", "--deadline"},

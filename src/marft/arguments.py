@@ -103,6 +103,19 @@ def make_parser() -> argparse.ArgumentParser:
     play.add_argument("--prompt", metavar="TEXT", help="a task of your own; it is not graded")
     play.add_argument("--show-prompts", action="store_true", help="print exactly what each agent saw")
 
+    serve = commands.add_parser(
+        "serve", help="put a team, and each of its agents, behind an OpenAI-compatible endpoint"
+    )
+    serve.add_argument("words", nargs="*", metavar="RUN | CONFIG.yaml | RECIPE | key=value")
+    serve.add_argument(
+        "--at", type=int, metavar="N", help="of a run, the checkpoint of iteration N (default: the newest)"
+    )
+    serve.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
+    serve.add_argument("--port", type=int, default=8000, metavar="N", help="0: any free one (default: 8000)")
+    serve.add_argument(
+        "--token", help="clients' key (default: the environment's MARFT_TOKEN; on a loopback address none is needed)"
+    )
+
     export = commands.add_parser("export", help="write a run's adapters as plain PEFT folders")
     export.add_argument("run", type=Path, metavar="RUN")
     export.add_argument("folder", type=Path, metavar="DIR")

@@ -1,4 +1,4 @@
-"""The command line: `marft train | compare | eval | play | export | check-env | new | recipes`. Everything heavy is imported by the command that needs it."""
+"""The command line: `marft train | compare | eval | play | serve | export | check-env | new | recipes`. Everything heavy is imported by the command that needs it."""
 
 from __future__ import annotations
 
@@ -197,6 +197,27 @@ def play_command(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def serve_command(arguments: argparse.Namespace) -> int:
+    """`marft serve`; an interrupt is its usual end."""
+    from marft.commands.listening import bind, check_token, chosen_token, require_http
+    from marft.terminal.display import start_display
+
+    source, overrides = split_words(arguments.words)
+    check_source(source, overrides)
+    require_http()
+    token = chosen_token(arguments.token)
+    with bind(arguments.host, arguments.port) as bound:
+        check_token(bound, token)
+        with start_display(stderr=True) as display:
+            from marft.commands.serve import serve, team_name
+            from marft.training.loading import load_team
+
+            config, parts = load_team(source, overrides, arguments.at, display)
+        with parts:
+            serve(config, parts, bound, name=team_name(source, config), token=token, ready=say)
+    return 0
+
+
 def export_command(arguments: argparse.Namespace) -> int:
     """`marft export`."""
     from marft.runs.export import export_adapters
@@ -256,6 +277,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "compare": compare_command,
     "eval": eval_command,
     "play": play_command,
+    "serve": serve_command,
     "export": export_command,
     "check-env": check_env_command,
     "new": new_command,

@@ -65,6 +65,10 @@ class FunctionCall:
     name: str
     arguments: str
 
+    def plain(self) -> dict[str, Any]:
+        """In the form of OpenAI's chat completions."""
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:

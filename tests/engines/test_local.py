@@ -258,6 +258,30 @@ def test_who_gives_up_waiting_holds_nobody_back(team: TeamModel) -> None:
         same(completion, ask(LocalEngine(team, 1), request(i, seed=i))[0])
 
 
+def test_rows_that_nobody_waits_for_leave_the_batch_at_once(team: TeamModel) -> None:
+    engine = LocalEngine(team, 4)
+    endless = replace(request(0), sampling=Sampling(max_tokens=400, temperature=5.0))  # it hardly ever ends by itself
+    steps = 0
+
+    async def play() -> Completion:
+        nonlocal steps
+        given_up = [
+            asyncio.create_task(engine.generate(replace(endless, seed=i))) for i in range(8)
+        ]  # some of them wait
+        kept = asyncio.create_task(engine.generate(replace(request(1), seed=1)))
+        while not engine.live:
+            await asyncio.sleep(0)
+        for task in given_up:
+            task.cancel()
+        while engine.live or engine.waiting:
+            steps += 1
+            await asyncio.sleep(0)
+        return await kept
+
+    same(asyncio.run(play()), ask(LocalEngine(team, 1), replace(request(1), seed=1))[0])
+    assert steps < 100
+
+
 def test_requests_may_come_while_others_run(team: TeamModel) -> None:
     """Conversations of three turns each: the next request is made from the answer to the one before."""
     engine = LocalEngine(team, 4)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
 import sys
 import time
 from pathlib import Path
@@ -105,6 +107,36 @@ def test_an_async_function() -> None:
         ("planner", "<planner>"), ("solver", "<solver>"), ("program", "final: <solver>"),
     ]  # fmt: skip
     assert episode.reward.team > 0  # the environment has heard the answer
+
+
+async def drops_its_client(task: dict[str, Any], base_url: str, api_key: str) -> str:
+    """Whatever was opened after the garbage collector found a client is still heard."""
+    from openai import AsyncOpenAI
+
+    client = AsyncOpenAI(base_url=base_url, api_key=api_key)
+    asked: Any = [{"role": "user", "content": task["prompt"]}]
+    said = await client.chat.completions.create(model="solver", messages=asked)
+    text = str(said.choices[0].message.content)
+    del client, said
+    gc.collect()
+    loop, heard = asyncio.get_running_loop(), set[int]()
+    ends = [end for _ in range(16) for end in socket.socketpair()]  # one of them has the descriptor that is free by now
+    for end in ends:
+        loop.add_reader(end, lambda end=end: (end.recv(1), heard.add(end.fileno())))
+    await asyncio.sleep(0.2)  # the client's finalizer has asked the loop to close it
+    for end in ends:
+        end.send(b"x")
+    await asyncio.sleep(0.2)
+    descriptors = {end.fileno() for end in ends}
+    for end in ends:
+        loop.remove_reader(end)
+        end.close()
+    assert heard == descriptors
+    return text
+
+
+def test_a_client_that_nobody_closes_costs_nobody_its_connection() -> None:
+    assert play(function="test_program_workflow:drops_its_client").turns[-1].text == "<solver>"
 
 
 async def with_openai(task: dict[str, Any], base_url: str, api_key: str) -> str:

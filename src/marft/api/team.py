@@ -76,6 +76,19 @@ class Team:
             results = evaluate_benchmarks(config, parts, path, display)
         return EvalResults(path=path, benchmarks={result.name: result for result in results})
 
+    def serve(self, *, host: str = "127.0.0.1", port: int = 8000, token: str | None = None) -> None:
+        """Each agent and the whole team behind an OpenAI-compatible endpoint, until an interrupt, as `marft serve` does it."""
+        from marft.commands.listening import bind, check_token, chosen_token, require_http
+
+        parts, token = self._open, chosen_token(token)
+        require_http()
+        with bind(host, port) as bound, bind_import_paths(self._objects):
+            check_token(bound, token)
+            from marft.commands.serve import serve, team_name
+            from marft.terminal import say
+
+            serve(self.config, parts, bound, name=team_name(self._source, self.config), token=token, ready=say)
+
     def close(self) -> None:
         """Ends the environment's processes and lets go of the weights; once more is no harm."""
         if self._parts is not None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from marft.engines.base import Adapters
 from marft.models.chat import ChatFormat
 from marft.models.team import TeamModel
-from marft.types import PLAIN_CHAT, ChatOptions, Completion, Message, Request, Turn
+from marft.types import Completion, Request
 
 
 class AbsentEngine:
@@ -16,13 +14,7 @@ class AbsentEngine:
     tokens = 0
 
     def __init__(self, team: TeamModel) -> None:
-        self.chats = ChatFormat(team.tokenizer, team.end_ids)
-
-    def encode(
-        self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT, earlier: Sequence[Turn] = ()
-    ) -> tuple[int, ...]:
-        """The prompt by the model's chat template, as token ids."""
-        return self.chats.encode(messages, options, earlier)
+        self.encode = ChatFormat(team.tokenizer, team.end_ids).encode
 
     async def generate(self, request: Request) -> Completion:
         """Nobody may ask: who plays has an engine."""

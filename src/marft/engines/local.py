@@ -30,15 +30,11 @@ from marft.models.chat import ChatFormat, decode_texts
 from marft.models.layout import AdapterTokens
 from marft.models.team import TeamModel
 from marft.types import (
-    PLAIN_CHAT,
-    ChatOptions,
     Completion,
     MarftError,
-    Message,
     PromptTooLong,
     Request,
     SpeechError,
-    Turn,
 )
 
 Settled = Callable[[], Awaitable[None]]
@@ -82,7 +78,7 @@ class LocalEngine:
         self.waiting: list[Entry] = []
         self.live: list[Entry] = []
         self.driver: asyncio.Task[None] | None = None
-        self.chats = ChatFormat(team.tokenizer, team.end_ids)
+        self.encode = ChatFormat(team.tokenizer, team.end_ids).encode
         self._reset()
 
     def _reset(self) -> None:
@@ -92,12 +88,6 @@ class LocalEngine:
         self.rows = BatchState(self.slots, self.team.device, self.team.end_ids)
         self.stepper = choose_stepper(self.team, self.rows, self.memory)
         self.kept = KeptKeys(self.keep)
-
-    def encode(
-        self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT, earlier: Sequence[Turn] = ()
-    ) -> tuple[int, ...]:
-        """The prompt by the model's chat template, as token ids."""
-        return self.chats.encode(messages, options, earlier)
 
     async def generate(self, request: Request) -> Completion:
         """Wait in the queue for a row of the batch, and for its completion."""
@@ -132,6 +122,7 @@ class LocalEngine:
                 await self.settled()
                 if self.closed:
                     raise RuntimeError("the engine is closed")
+                self.waiting = [entry for entry in self.waiting if not entry.future.done()]
                 with torch.no_grad():
                     self.team.refresh()
                     self.kept.change_policy((self.version, self.team.changes))
@@ -248,9 +239,10 @@ class LocalEngine:
             self.stepper.step(len(self.live), self.stop_tokens.table, truncated=truncated)
 
     def _release(self) -> None:
-        """Answer the rows that are done and close the gaps they leave."""
+        """Answer the rows that are done and close the gaps that they leave, and those whom nobody waits for any more."""
         n, rows = len(self.live), self.rows
-        look = rows.idle[:n].nonzero()[:, 0].tolist()
+        given_up = {row for row, entry in enumerate(self.live) if entry.future.done()}
+        look = sorted(given_up.union(rows.idle[:n].nonzero()[:, 0].tolist()))
         done = self._answer(look) if look else []
         gone, left = set(done), n - len(done)
         if on := [row for row in look if row not in gone]:

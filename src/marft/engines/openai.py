@@ -183,10 +183,7 @@ def plain_message(message: Message) -> dict[str, object]:
     if message.answers is not None:
         plain["tool_call_id"] = message.answers
     if message.calls:
-        plain["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in message.calls
-        ]
+        plain["tool_calls"] = [call.plain() for call in message.calls]
     return plain
 
 

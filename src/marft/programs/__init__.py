@@ -1,1 +1,1 @@
-"""Any agent program as a trainable team: an OpenAI-compatible endpoint for every episode, and those who run programs."""
+"""OpenAI's protocol in front of agents: an endpoint for every episode of other people's programs, and a served team."""

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,24 +18,13 @@ from aiohttp import web
 from marft.channels import LOOPBACK
 from marft.game.endings import CutOff, GameOver
 from marft.game.play import Game
-from marft.game.tool_calls import Spoken, take_apart
 from marft.game.validation import EnvironmentFault, require_finite
-from marft.programs.protocol import (
-    Answer,
-    BadRequest,
-    ChatRequest,
-    completion_body,
-    completion_chunks,
-    parse_json,
-    read_chat_request,
-)
-from marft.programs.responses import read_responses_request, response_body, response_events
-from marft.types import ChatRefused, MarftError, PromptTooLong, Reward
+from marft.programs.answering import answer_chat
+from marft.programs.http_server import HttpServer, bearer_key, end_requests, read_body
+from marft.programs.protocol import Answer, BadRequest, ChatRequest, parse_json
+from marft.types import MarftError, Reward
 
-LARGEST = 8 << 20  # bytes of a request
 AT_ONCE = 64  # requests of one episode
-BACKLOG = 4096  # connections that wait until they are taken: all episodes of a play may begin at once
-Handler = Callable[["Session", web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,7 +37,17 @@ class Session:
     broken: asyncio.Future[None]
     reward: Reward | None = None  # that the program has posted
     under_way: set[asyncio.Task[Any]] = field(default_factory=set)  # its requests
-    calls: Iterator[int] = field(default_factory=itertools.count)
+    calls: Iterator[object] = field(default_factory=itertools.count)
+
+    @property
+    def models(self) -> Iterable[str]:
+        """The team."""
+        return self.game.team
+
+    @property
+    def most(self) -> int:
+        """Requests at once."""
+        return AT_ONCE
 
     async def ask(self, request: ChatRequest) -> list[Answer]:
         """All choices, each a turn."""
@@ -64,23 +61,13 @@ class Session:
 
     async def _turn(self, request: ChatRequest) -> Answer:
         try:
-            turn = await self.game.chat(
-                request.model, request.messages, tools=request.tools, max_tokens=request.max_tokens, stop=request.stop,
-                aside=True,
-            )  # fmt: skip
-        except PromptTooLong as error:
-            raise BadRequest(str(error), code="context_length_exceeded") from None
-        except ChatRefused as error:
-            raise BadRequest(str(error)) from None
+            return await answer_chat(self.game, request)
         except CutOff as error:
             self._break(error)
             raise BadRequest("the episode has had all its turns", 429, "rate_limit_exceeded") from None
         except (GameOver, MarftError) as error:
             self._break(error)
             raise BadRequest(f"the episode is over: {error}", 409, "episode_over") from None
-        written = self.game.team[request.model].call_format
-        spoken = take_apart(turn.text, written if request.tools else None)
-        return Answer(turn=turn, spoken=Spoken(content=turn.text) if spoken.malformed else spoken)
 
     def _break(self, error: BaseException) -> None:
         if not self.broken.done():
@@ -88,31 +75,28 @@ class Session:
 
 
 class Endpoint:
-    """The server. It listens while at least one episode is open, each time on a port of its own."""
+    """The server. It listens while at least one episode is open, each time on a port of its own.
+
+    A connection ends with its answer. An idle one of a client that a program drops without closing it is closed by the
+    garbage collector, and once more by the client's own finalizer: by then its file descriptor may be a new connection's,
+    which asyncio would never hear of again.
+    """
 
     def __init__(self) -> None:
         self.sessions: dict[str, Session] = {}  # by key
-        self._listening: socket.socket | None = None
-        self._server: asyncio.Server | None = None
-        self._web: web.Server | None = None
-        self._handlers: Mapping[tuple[str, str], Handler] = {
-            ("POST", "/v1/chat/completions"): self._complete,
-            ("POST", "/v1/responses"): self._respond,
-            ("GET", "/v1/models"): self._list_models,
-            ("POST", "/v1/reward"): self._take_reward,
-        }
+        self._bound: socket.socket | None = None
+        self._server: HttpServer[Session] | None = None
 
     async def open(self, game: Game) -> Session:
         """A key for one episode."""
-        if self._listening is None:
-            self._listening = socket.create_server((LOOPBACK, 0))
-            self._web = web.Server(self._handle, access_log=None)
-            self._server = await asyncio.get_running_loop().create_server(
-                self._web, sock=self._listening, backlog=BACKLOG
-            )
+        if self._bound is None:
+            self._bound = socket.create_server((LOOPBACK, 0))
+            server = HttpServer(self._session, further={("POST", "/v1/reward"): self._take_reward}, keeps=False)
+            await server.listen(self._bound)
+            self._server = server
         session = Session(
             game=game,
-            base_url=f"http://{LOOPBACK}:{self._listening.getsockname()[1]}/v1",
+            base_url=f"http://{LOOPBACK}:{self._bound.getsockname()[1]}/v1",
             api_key=secrets.token_urlsafe(24),
             broken=asyncio.get_running_loop().create_future(),
         )
@@ -123,54 +107,18 @@ class Endpoint:
         """The key is worth nothing any more, and what it still asks is given up; the last one takes the server along."""
         self.sessions.pop(session.api_key, None)
         session.broken.cancel()
-        for request in session.under_way:
-            request.cancel()
-        await asyncio.gather(*session.under_way, return_exceptions=True)
-        if self.sessions or self._server is None or self._web is None:
+        await end_requests(session)
+        if self.sessions or self._server is None:
             return
-        server, serving = self._server, self._web
-        self._listening = self._server = self._web = None
-        server.close()
-        await serving.shutdown(timeout=0.1)
-
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """One request. What a client does wrong it is told; the episode's own end reaches whoever plays it."""
-        try:
-            handler = self._handlers.get((request.method, request.path.rstrip("/")))
-            if handler is None:
-                raise BadRequest(f"{request.method} {request.path} is not offered", 404, "not_found")
-            session = self._session(request)
-            with counted(session):
-                return await handler(session, request)
-        except BadRequest as error:
-            return web.json_response(error.body(), status=error.status)
+        server = self._server
+        self._bound = self._server = None
+        await server.close()
 
     def _session(self, request: web.BaseRequest) -> Session:
-        word, _, key = request.headers.get("Authorization", "").partition(" ")
-        session = self.sessions.get(key.strip()) if word.lower() == "bearer" else None
+        session = self.sessions.get(bearer_key(request) or "")
         if session is None:
             raise BadRequest("the key is no open episode's", 401, "invalid_api_key")
         return session
-
-    async def _complete(self, session: Session, request: web.BaseRequest) -> web.StreamResponse:
-        asked = read_chat_request(parse_json(await read_body(request)))
-        number = f"{next(session.calls)}"
-        answers = await session.ask(asked)
-        if not asked.stream:
-            return web.json_response(completion_body(asked, answers, number))
-        return await stream(request, data_lines(completion_chunks(asked, answers, number)))
-
-    async def _respond(self, session: Session, request: web.BaseRequest) -> web.StreamResponse:
-        asked = read_responses_request(parse_json(await read_body(request)))
-        number = f"{next(session.calls)}"
-        [answer] = await session.ask(asked)
-        if not asked.stream:
-            return web.json_response(response_body(asked, answer, number))
-        return await stream(request, named_lines(response_events(asked, answer, number)))
-
-    async def _list_models(self, session: Session, request: web.BaseRequest) -> web.StreamResponse:
-        models = [{"id": name, "object": "model", "created": 0, "owned_by": "marft"} for name in session.game.team]
-        return web.json_response({"object": "list", "data": models})
 
     async def _take_reward(self, session: Session, request: web.BaseRequest) -> web.StreamResponse:
         try:
@@ -180,54 +128,6 @@ class Endpoint:
         return web.json_response({"reward": session.reward.team})
 
 
-@contextmanager
-def counted(session: Session) -> Iterator[None]:
-    """One request of an episode that has at most so many under way."""
-    if len(session.under_way) >= AT_ONCE:
-        raise BadRequest(f"an episode has at most {AT_ONCE} requests at once", 429, "rate_limit_exceeded")
-    task = asyncio.current_task()
-    assert task is not None
-    session.under_way.add(task)
-    try:
-        yield
-    finally:
-        session.under_way.discard(task)
-
-
-async def read_body(request: web.BaseRequest) -> bytes:
-    """All of a request that is not too large."""
-    found = bytearray()
-    while piece := await request.content.readany():
-        found += piece
-        if len(found) > LARGEST:
-            raise BadRequest(f"a request has at most {LARGEST >> 20} MiB", 413, "request_too_large")
-    return bytes(found)
-
-
 def read_reward(given: object) -> Reward:
     """The team's reward as a program gives it; EnvironmentFault where it is no finite number, or too large."""
     return Reward(team=require_finite(given), correct=given if isinstance(given, bool) else None)
-
-
-def data_lines(chunks: Iterator[dict[str, Any]]) -> Iterator[str]:
-    """Server-sent events as chat completions have them: no names, and a mark at the end."""
-    yield from (f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
-    yield "data: [DONE]\n\n"
-
-
-def named_lines(events: Iterator[dict[str, Any]]) -> Iterator[str]:
-    """Server-sent events as responses have them: each by its name."""
-    return (f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
-
-
-async def stream(request: web.BaseRequest, lines: Iterator[str]) -> web.StreamResponse:
-    """An answer as server-sent events. Whoever hangs up meanwhile has had the turn all the same."""
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-    try:
-        await response.prepare(request)
-        for line in lines:
-            await response.write(line.encode())
-        await response.write_eof()
-    except ConnectionResetError:
-        pass
-    return response

@@ -9,10 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from marft.game.messages import read_messages, read_tools
+from marft.game.observation import described
 from marft.game.tool_calls import Spoken
 from marft.types import Message, Turn
 
 MOST_CHOICES = 16
+HOTTEST = 2.0  # temperature
+TOP_P_LEAST = 1e-6  # of what no token would be left below
 FORMATS = ("text", "json_object", "json_schema")
 JSON_PROMPT = "Answer with JSON alone."
 SCHEMA_PROMPT = "Answer with JSON alone, of this schema:\n{}"
@@ -27,13 +30,14 @@ class BadRequest(Exception):
 
     def body(self) -> dict[str, Any]:
         """As clients read errors."""
-        kind = "authentication_error" if self.status == 401 else "invalid_request_error"
+        kinds = {401: "authentication_error", 429: "rate_limit_error"}
+        kind = "server_error" if self.status >= 500 else kinds.get(self.status, "invalid_request_error")
         return {"error": {"message": str(self), "type": kind, "param": None, "code": self.code}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """One call of an agent. Temperature and the like are the agent's own, whatever the client says."""
+    """One call of an agent. In training temperature, top_p and seed are the agent's own, whatever the client says."""
 
     model: str
     messages: tuple[Message, ...]
@@ -41,6 +45,9 @@ class ChatRequest:
     choices: int = 1
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
     logprobs: bool = False
     stream: bool = False
     stream_usage: bool = False
@@ -48,10 +55,16 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A turn, and the message taken apart."""
+    """A turn, and the message taken apart; of a whole team the last one, `before` which the others were said."""
 
     turn: Turn
     spoken: Spoken
+    before: tuple[Turn, ...] = ()
+
+    @property
+    def reasoning(self) -> str:
+        """What the team said before its answer, each turn after its speaker's name."""
+        return "\n\n".join(described(turn, named=True) for turn in self.before)
 
     @property
     def finish(self) -> str:
@@ -83,6 +96,9 @@ def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
             choices=read_count(body, "n", most=MOST_CHOICES) or 1,
             max_tokens=read_count(body, "max_completion_tokens") or read_count(body, "max_tokens"),
             stop=read_stop((stop,) if isinstance(stop, str) else stop),
+            temperature=read_number(body, "temperature", 0.0, HOTTEST),
+            top_p=read_number(body, "top_p", TOP_P_LEAST, 1.0),
+            seed=read_seed(body),
             logprobs=bool(body.get("logprobs")),
             stream=bool(body.get("stream")),
             stream_usage=bool(section(body, "stream_options").get("include_usage")),
@@ -113,6 +129,24 @@ def read_count(body: Mapping[str, Any], key: str, most: int | None = None) -> in
     if not isinstance(count, int) or isinstance(count, bool) or count < 1 or (most is not None and count > most):
         raise BadRequest(f"{key} is a number from 1{f' to {most}' if most else ''}")
     return count
+
+
+def read_number(body: Mapping[str, Any], key: str, least: float, most: float) -> float | None:
+    """A number within bounds, or none."""
+    number = body.get(key)
+    if number is None:
+        return None
+    if not isinstance(number, int | float) or isinstance(number, bool) or not least <= number <= most:
+        raise BadRequest(f"{key} is a number from {least:g} to {most:g}")
+    return float(number)
+
+
+def read_seed(body: Mapping[str, Any]) -> int | None:
+    """A number of any sign, or none."""
+    seed = body.get("seed")
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or abs(seed) >= 1 << 63):
+        raise BadRequest("seed is a whole number of 64 bits")
+    return seed
 
 
 def read_stop(given: object) -> tuple[str, ...]:
@@ -183,9 +217,10 @@ class client_errors:  # used as a statement
 
 # --- answers ---------------------------------------------------------------------------------------------------------
 def usage(answers: Sequence[Answer]) -> dict[str, int]:
-    """Tokens of a request: the prompt counts once."""
-    prompt = len(answers[0].turn.prompt_ids)
-    drawn = sum(len(answer.turn.completion.token_ids) for answer in answers)
+    """Tokens of a request: a prompt counts once, however many choices it was asked for."""
+    turns = [turn for answer in answers for turn in (*answer.before, answer.turn)]
+    prompt = sum(map(len, {turn.prompt_ids for turn in turns}))
+    drawn = sum(len(turn.completion.token_ids) for turn in turns)
     return {"prompt_tokens": prompt, "completion_tokens": drawn, "total_tokens": prompt + drawn}
 
 
@@ -194,10 +229,9 @@ def assistant_message(answer: Answer) -> dict[str, Any]:
     spoken = answer.spoken
     message: dict[str, Any] = {"role": "assistant", "content": spoken.content or (None if spoken.calls else "")}
     if spoken.calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in spoken.calls
-        ]
+        message["tool_calls"] = [call.plain() for call in spoken.calls]
+    if answer.before:
+        message["reasoning_content"] = answer.reasoning
     return message
 
 

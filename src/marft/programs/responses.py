@@ -9,6 +9,8 @@ from typing import Any
 
 from marft.game.messages import read_messages
 from marft.programs.protocol import (
+    HOTTEST,
+    TOP_P_LEAST,
     Answer,
     BadRequest,
     ChatRequest,
@@ -17,6 +19,7 @@ from marft.programs.protocol import (
     format_prompt,
     read_count,
     read_model,
+    read_number,
     section,
     tell_format,
     usage,
@@ -44,6 +47,8 @@ def read_responses_request(body: Mapping[str, Any]) -> ChatRequest:
             messages=tell_format(read_messages(messages), format_prompt(form.get("type", "text"), form.get("schema"))),
             tools=chosen_tools(nested_tools(body.get("tools") or []), body.get("tool_choice")),
             max_tokens=read_count(body, "max_output_tokens"),
+            temperature=read_number(body, "temperature", 0.0, HOTTEST),
+            top_p=read_number(body, "top_p", TOP_P_LEAST, 1.0),
             stream=bool(body.get("stream")),
         )
 
@@ -91,9 +96,12 @@ def messages_of_items(items: Sequence[Any]) -> Iterator[dict[str, Any]]:
 
 
 def output_items(answer: Answer, number: str) -> list[dict[str, Any]]:
-    """What the agent said, and a call each."""
+    """What the team said before, what the agent said, and a call each."""
     spoken = answer.spoken
     output: list[dict[str, Any]] = []
+    if answer.before:
+        summary = [{"type": "summary_text", "text": answer.reasoning}]
+        output.append({"type": "reasoning", "id": f"rs-{number}", "summary": summary})
     if spoken.content or not spoken.calls:
         text = {"type": "output_text", "text": spoken.content, "annotations": [], "logprobs": []}
         output.append(
@@ -154,6 +162,10 @@ def response_events(request: ChatRequest, answer: Answer, number: str) -> Events
 def item_events(item: Mapping[str, Any], place: int) -> Events:
     """One item of the output."""
     where = {"item_id": item["id"], "output_index": place}
+    if item["type"] == "reasoning":
+        yield {"type": "response.output_item.added", "output_index": place, "item": {**item, "summary": []}}
+        yield {"type": "response.output_item.done", "output_index": place, "item": item}
+        return
     begun = {**item, "status": "in_progress", **({"content": []} if item["type"] == "message" else {"arguments": ""})}
     yield {"type": "response.output_item.added", "output_index": place, "item": begun}
     if item["type"] == "message":

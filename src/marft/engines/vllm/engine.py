@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,15 +17,11 @@ from marft.models.chat import ChatFormat
 from marft.models.team import TeamModel
 from marft.terminal import complain
 from marft.types import (
-    PLAIN_CHAT,
-    ChatOptions,
     Completion,
     MarftError,
-    Message,
     PromptTooLong,
     Request,
     SpeechError,
-    Turn,
 )
 
 
@@ -73,13 +69,7 @@ class VllmEngine:
         self.closed = False
         self.adapter_versions = AdapterVersions(team)
         self.warned = False
-        self.chats = ChatFormat(team.tokenizer, team.end_ids)
-
-    def encode(
-        self, messages: Sequence[Message], options: ChatOptions = PLAIN_CHAT, earlier: Sequence[Turn] = ()
-    ) -> tuple[int, ...]:
-        """The prompt by the model's chat template, as token ids."""
-        return self.chats.encode(messages, options, earlier)
+        self.encode = ChatFormat(team.tokenizer, team.end_ids).encode
 
     async def generate(self, request: Request) -> Completion:
         """vLLM's completion by the adapter's current version."""
