@@ -13,6 +13,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from aiohttp import web
@@ -21,7 +22,7 @@ from marft.channels import LOOPBACK
 from marft.game.endings import CutOff, GameOver
 from marft.game.play import Game
 from marft.game.tool_calls import Spoken, take_apart
-from marft.game.validation import EnvironmentFault, require_finite
+from marft.game.validation import EnvironmentFault, require_finite, require_parts
 from marft.programs.protocol import (
     Answer,
     BadRequest,
@@ -204,9 +205,11 @@ async def read_body(request: web.BaseRequest) -> bytes:
     return bytes(found)
 
 
-def read_reward(given: object) -> Reward:
+def read_reward(given: object, parts: object = MappingProxyType({})) -> Reward:
     """The team's reward as a program gives it; EnvironmentFault where it is no finite number, or too large."""
-    return Reward(team=require_finite(given), correct=given if isinstance(given, bool) else None)
+    return Reward(
+        team=require_finite(given), correct=given if isinstance(given, bool) else None, parts=require_parts(parts)
+    )
 
 
 def data_lines(chunks: Iterator[dict[str, Any]]) -> Iterator[str]:

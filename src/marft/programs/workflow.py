@@ -67,8 +67,9 @@ async def end(running: asyncio.Future[Any]) -> None:
 async def conclude(game: Game, session: Session, value: object) -> None:
     """What the episode is worth: a number, posted or returned, is the reward; a text is the team's answer; where there is
     neither, the environment hears what was said last."""
+    parts: object = {}
     if isinstance(value, Mapping):
-        answer, reward = value.get("answer"), value.get("reward", session.reward)
+        answer, reward, parts = value.get("answer"), value.get("reward", session.reward), value.get("parts", {})
     elif isinstance(value, bool | int | float):
         answer, reward = None, value
     else:
@@ -84,6 +85,6 @@ async def conclude(game: Game, session: Session, value: object) -> None:
     if reward is None:
         return
     try:
-        game.awarded = reward if isinstance(reward, Reward) else read_reward(reward)
+        game.awarded = reward if isinstance(reward, Reward) else read_reward(reward, parts)
     except EnvironmentFault as fault:
         raise EpisodeFailed(f"the program {fault.line}", "workflow") from None
