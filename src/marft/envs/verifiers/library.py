@@ -121,9 +121,8 @@ def is_plain_chat(source: Source, harness: Mapping[str, Any], default: Any) -> b
         return bool(harness["id"] == "null")
     if default.harness is not None:
         return bool(default.harness.id == "null")
-    return (
-        default_harness_id(source.environment) == "bash"
-    )  # verifiers' own default, which would run a model's commands
+    # verifiers' own default would run a model's commands
+    return bool(default_harness_id(source.environment) == "bash")
 
 
 def register_harness() -> None:
