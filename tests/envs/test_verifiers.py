@@ -122,7 +122,9 @@ def test_roles_are_agents(tasksets: Path) -> None:
         ("author", "12345"), ("critic", "bad"), ("program", "bad"),
     ]  # fmt: skip
     assert voice.requests[1].messages[-1].content == "Judge: 12345"
-    assert episode.reward == Reward(team=4.0, parts={"writer/length": 2.5, "critic/harsh": 1.5})
+    assert episode.reward == Reward(
+        team=4.0, parts={"writer/length": 2.5, "critic/harsh": 1.5}, turns={0: 5.0, 1: 3.0, 2: 0.0}, itemised=True
+    )
     failed, _ = played(made(environment="vf_pair"), agents=("critic", "author"), ended="failed")
     assert "env.agents: nobody plays 'writer'" in (failed.error or "")
 

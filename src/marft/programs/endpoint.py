@@ -13,7 +13,6 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from aiohttp import web
@@ -22,7 +21,7 @@ from marft.channels import LOOPBACK
 from marft.game.endings import CutOff, GameOver
 from marft.game.play import Game
 from marft.game.tool_calls import Spoken, take_apart
-from marft.game.validation import EnvironmentFault, require_finite, require_parts
+from marft.game.validation import EnvironmentFault, require_finite
 from marft.programs.protocol import (
     Answer,
     BadRequest,
@@ -205,11 +204,9 @@ async def read_body(request: web.BaseRequest) -> bytes:
     return bytes(found)
 
 
-def read_reward(given: object, parts: object = MappingProxyType({})) -> Reward:
+def read_reward(given: object) -> Reward:
     """The team's reward as a program gives it; EnvironmentFault where it is no finite number, or too large."""
-    return Reward(
-        team=require_finite(given), correct=given if isinstance(given, bool) else None, parts=require_parts(parts)
-    )
+    return Reward(team=require_finite(given), correct=given if isinstance(given, bool) else None)
 
 
 def data_lines(chunks: Iterator[dict[str, Any]]) -> Iterator[str]:

@@ -86,23 +86,31 @@ def key_in_environment(api_key: str) -> Iterator[str]:
 
 
 def result_of(episode: Any) -> dict[str, Any]:
-    """What the program returns. Each trace that trains counts the same for its agent, and each agent for the team."""
+    """What the program returns. Each trace that trains counts the same for its role, and each role for the team."""
     if not episode.ok:
         failed = [error for one in (*episode.traces, episode) for error in one.errors]
         raise RuntimeError(
             f"verifiers: {failed[-1].type}: {failed[-1].message}" if failed else "verifiers: not complete"
         )
     trained = [trace for trace in episode.traces if trace.agent.trainable] or list(episode.traces)
-    by_role: dict[str, list[Any]] = {}
+    roles: dict[str, list[Any]] = {}
+    players: dict[str, list[float]] = {}
     for trace in trained:
-        by_role.setdefault(trace.agent.name, []).append(trace)
+        roles.setdefault(trace.agent.name, []).append(trace)
+        players.setdefault(trace.agent.config.model, []).append(trace.reward)
     parts: dict[str, float] = {}
-    for role, traces in by_role.items():
+    for role, traces in roles.items():
         for trace in traces:
-            for name, reward in trace.rewards.items():
-                if reward is None:
-                    raise RuntimeError(f"verifiers: the reward {name} was not scored")
-                part = name if len(by_role) == 1 else f"{role}/{name}"
-                parts[part] = parts.get(part, 0.0) + reward.value / len(traces) / len(by_role)
-    reward = fmean(fmean(trace.reward for trace in traces) for traces in by_role.values())
-    return {"reward": reward, "parts": parts, "answer": trained[-1].last_reply}
+            for name, value in scores_of(trace).items():
+                part = name if len(roles) == 1 else f"{role}/{name}"
+                parts[part] = parts.get(part, 0.0) + value / len(traces) / len(roles)
+    reward = fmean(fmean(trace.reward for trace in traces) for traces in roles.values())
+    own = {"agents": {agent: fmean(rewards) for agent, rewards in players.items()}} if len(players) > 1 else {}
+    return {"reward": reward, "parts": parts, "answer": trained[-1].last_reply, **own}
+
+
+def scores_of(trace: Any) -> dict[str, float]:
+    """Each reward of a trace, its weight included; RuntimeError where one was not scored in time."""
+    if unscored := [name for name, reward in trace.rewards.items() if reward is None]:
+        raise RuntimeError(f"verifiers: the reward {unscored[0]} was not scored")
+    return {name: reward.value for name, reward in trace.rewards.items()}
