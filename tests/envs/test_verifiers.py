@@ -109,7 +109,11 @@ def test_tools(workflow: ProgramWorkflow, environment: str) -> None:
 
 @pytest.mark.parametrize(
     ("said", "complaint"),
-    [("raise", "brittle"), ("nan", "gave a reward of nan"), ("huge", "rewards lie within ±1e+12")],
+    [
+        ("raise", "TaskError: task Fragile scoring: KeyError: 'brittle'"),
+        ("nan", "gave a reward of nan"),
+        ("huge", "rewards lie within ±1e+12"),
+    ],
 )
 def test_scoring_that_fails_is_a_failed_episode(workflow: ProgramWorkflow, said: str, complaint: str) -> None:
     episode, _ = played(workflow, made(environment="vf_broken", size=20), said, ended="failed")
