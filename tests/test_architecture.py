@@ -86,6 +86,7 @@ ROOMS: Mapping[str, Room] = {
     "envs.tools.function": Room(  # a signature is a schema
         marft=frozenset({"types", "untrusted_values", "game"}), libraries=frozenset({"pydantic"})
     ),
+    "envs.verifiers.harness": Room(libraries=frozenset({"verifiers", "openai", "httpx"})),  # a plug-in of verifiers
     "models": Room(
         marft=frozenset({"types", "terminal", "files", "config"}),
         # the table says torch and transformers; the others are parts of these two: file format, hub, chat templates

@@ -219,6 +219,7 @@ class Reward:
     done: bool = True
     itemised: bool = False  # `team` sums up what `turns` hold: a credit that uses these does not pay it once more
     players: Mapping[int, str] = field(default_factory=dict)
+    parts: Mapping[str, float] = field(default_factory=dict)  # what `team` is the sum of, by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

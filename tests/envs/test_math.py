@@ -161,9 +161,9 @@ def test_a_reward_function_of_ones_own(tmp_path: Path, monkeypatch: pytest.Monke
     data = tmp_path / "d.jsonl"
     data.write_text("".join(f'{{"prompt": "1+{i}?", "answer": "2"}}\n' for i in range(8)))
     for name, said, reward in (
-        ("short", "is 2", Reward(team=0.25)),
-        ("right", "2", Reward(team=1.0, correct=True)),
-        ("right", "3", Reward(team=0.0, correct=False)),
+        ("short", "is 2", Reward(team=0.25, parts={"short": 0.25})),
+        ("right", "2", Reward(team=1.0, correct=True, parts={"right": 1.0})),
+        ("right", "3", Reward(team=0.0, correct=False, parts={"right": 0.0})),
         ("whole", "2", Reward(team=4, correct=None)),
     ):
         env = Math(data=str(data), reward=f"judging:{name}")

@@ -303,6 +303,11 @@ class Claims:
         (Reward(team=0.0, turns=Unhelpful()), "`turns` is not a mapping"),  # type: ignore[arg-type]
         (Reward(team=0.0, correct=Unhelpful()), "`correct` is neither true nor false: ValueError"),  # type: ignore[arg-type]
         (Reward(team=0.0, done=Unhelpful()), "`done` is neither true nor false: ValueError"),  # type: ignore[arg-type]
+        (Reward(team=0.0, parts={"a": float("inf")}), "gave a reward of inf, not a finite number"),
+        (Reward(team=0.0, parts={1: 1.0}), "`parts` is not a mapping of at most 64 names"),  # type: ignore[dict-item]
+        (Reward(team=0.0, parts={f"{i}": 0.0 for i in range(65)}), "`parts` is not a mapping of at most 64 names"),
+        (Reward(team=0.0, parts={"\ud800": 1.0}), "returned a text that"),
+        (Reward(team=0.0, parts=Unhelpful()), "`parts` is not a mapping"),  # type: ignore[arg-type]
         (Unhelpful(), "returned Unhelpful, not a marft.Reward"),
     ],
 )

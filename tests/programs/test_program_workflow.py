@@ -16,7 +16,7 @@ from voices import Voice, run, team
 
 from marft.config.team import ProgramConfig
 from marft.programs.workflow import ProgramWorkflow
-from marft.types import Completion, Episode, MarftError, Request
+from marft.types import Completion, Episode, MarftError, Request, Reward
 
 APP = """
 import json, os, sys, time, urllib.request
@@ -30,6 +30,14 @@ def ask(model, base_url, api_key, text="2 + 2?"):
 def plain(task, base_url, api_key):
     ask("planner", base_url, api_key, task["prompt"])
     return ask("solver", base_url, api_key)
+
+async def later(agents):
+    import signal
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # which only a process's main thread may
+    return {"answer": " ".join(agents), "reward": 0.5, "parts": {"a": 0.75, "b": -0.25}, "agents": {"program": 2}}
+
+def returns_a_coroutine(agents):
+    return later(agents)
 
 def raises(task):
     raise ValueError("no idea")
@@ -173,6 +181,12 @@ def test_a_plain_function(app: str) -> None:
     assert [turn.agent for turn in episode.turns] == ["planner", "solver", "program"]
 
 
+def test_a_coroutine_that_a_plain_function_returns_is_awaited_on_the_main_thread(app: str) -> None:
+    episode = play(function="their_app:returns_a_coroutine")
+    assert episode.turns[-1].text == "planner solver"
+    assert episode.reward == Reward(team=0.5, parts={"a": 0.75, "b": -0.25}, turns={0: 2.0}, itemised=True)
+
+
 def test_a_plain_function_of_the_folder_in_which_the_command_is_given(
     app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +221,14 @@ async def asks_too_much(task: dict[str, Any]) -> float:
     return 1e30
 
 
+async def gives_parts_that_are_no_numbers(task: dict[str, Any]) -> dict[str, Any]:
+    return {"reward": 1, "parts": {"a": "much"}}
+
+
+async def gives_parts_without_names(task: dict[str, Any]) -> dict[str, Any]:
+    return {"reward": 1, "parts": [1]}
+
+
 async def gives_a_list(task: dict[str, Any]) -> list[int]:
     return [1]
 
@@ -225,6 +247,8 @@ async def sleeps(task: dict[str, Any]) -> None:
         ({"function": "test_program_workflow:posts_nan"}, "workflow", "not a finite number"),
         ({"function": "test_program_workflow:asks_too_much"}, "workflow", "rewards lie within"),
         ({"function": "test_program_workflow:gives_a_list"}, "workflow", "the program returned list"),
+        ({"function": "test_program_workflow:gives_parts_that_are_no_numbers"}, "workflow", "not a finite number"),
+        ({"function": "test_program_workflow:gives_parts_without_names"}, "workflow", "`parts` is not a mapping"),
         ({"cmd": "APP fails"}, "workflow", "ended with 1: 'cannot go on'"),
         ({"cmd": "APP never"}, "late", "has not ended after 1 s"),
         ({"cmd": "APP floods"}, "workflow", "printed more than 1 MiB"),

@@ -18,6 +18,7 @@ BUILT_IN = {
     "code": "marft.envs.code:Code",
     "reasoning": "marft.envs.reasoning:Reasoning",
     "pettingzoo": "marft.envs.pettingzoo:PettingZoo",
+    "verifiers": "marft.envs.verifiers:Verifiers",
 }
 
 EXAMPLES = {  # of settings that built-in environments cannot do without
@@ -25,6 +26,7 @@ EXAMPLES = {  # of settings that built-in environments cannot do without
     "code": {"data": "env.data=mbpp or env.data=FILE.jsonl"},
     "reasoning": {"task": "env.task=chain_sum"},
     "pettingzoo": {"game": "env.game=pettingzoo.classic.tictactoe_v3", "agents": "env.agents=[x, o]"},
+    "verifiers": {"environment": "env.environment=gsm8k"},
 }
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from marft import import_paths
 from marft.envs.base import LastMessage, LastMessageEnv, Split, check_text
 from marft.envs.data import DataSource, read_split
-from marft.envs.data.columns import answer_column, as_text, gold_of, prompt_column
+from marft.envs.data.columns import answer_column, gold_of, has_answers, prompt_column, prompt_text
 from marft.envs.data.reading import SplitRows
 from marft.envs.grading import final_answer, grade
+from marft.envs.reward_functions import Given, Message, read_functions
 from marft.terminal import warn
 from marft.types import MarftError, Reward, Task
 
@@ -17,10 +18,11 @@ TOLERATED = 0.01  # the share of rows without prompt or answer that is left out;
 
 
 class Math(LastMessageEnv):
-    """Reward 1 when the last message's final answer equals the gold answer, else 0; or what a function of yours says.
+    """Reward 1 when the last message's final answer equals the gold answer, else 0; or what functions of yours say.
 
-    `reward` names it as `package.module:function`: called with the last message, the gold answer and the prompt, it gives
-    a number (its worth), a truth value (right or wrong) or a `Reward`.
+    `reward` names one as `package.module:function`, or several with weights: called with the last message, the gold answer
+    and the prompt, it gives a number (its worth), a truth value (right or wrong) or a `Reward`. One with a parameter
+    `completions` is called as TRL does, with the columns of the data, and these may then do without answers.
     """
 
     def __init__(
@@ -32,42 +34,43 @@ class Math(LastMessageEnv):
         answer: str | None = None,
         held_out: float | None = None,
         instruction: str = "",
-        reward: str | None = None,
+        reward: Given | Sequence[Given] | None = None,
     ) -> None:
         self.source = DataSource(data=data, train=train, test=test, held_out=held_out, prompt=prompt, answer=answer)
         self.source.require_kind("math")
         check_text("instruction", instruction)
         self.instruction = instruction
-        self.own_reward = None if reward is None else import_paths.find(reward, "env.reward")
-        if self.own_reward is not None and not callable(self.own_reward):
-            raise ValueError(f"reward: {reward!r} is not a function; write `def reward(text, answer, prompt): …`")
+        self.functions = None if reward is None else read_functions(reward)
 
     def tasks(self, split: Split) -> Sequence[Task]:
         """A task for each row that has a prompt and an answer."""
         part = read_split(self.source, split)
         rows = list(part.rows.values())
         prompts = prompt_column(rows, self.source.prompt, part.origin.known)
-        answers, gold = answer_column(rows, self.source.answer, part.origin.known)
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+        if self.functions is not None:
+            self.functions.check_columns(columns)
+        unanswered = self.functions is not None and self.functions.batched
+        answered = self.source.answer is not None or not unanswered or has_answers(columns, part.origin.known)
+        answers, gold = answer_column(rows, self.source.answer, part.origin.known) if answered else ("", "found")
         tasks: list[Task] = []
         without: list[int] = []
         for number, row in part.rows.items():
-            prompt, answer = as_text(row.get(prompts)), gold_of(row.get(answers), gold)
-            if not prompt or answer is None:
+            prompt, answer = prompt_text(row.get(prompts)), gold_of(row.get(answers), gold)
+            if not prompt or (answer is None and not unanswered):
                 without.append(number)
                 continue
             shown = f"{prompt}\n{self.instruction}" if self.instruction else prompt
-            tasks.append(Task(id=part.id(number), prompt=shown, data={"answer": answer}))
-        report_incomplete_rows(part, without, f"{prompts} or {answers} ({gold})")
+            judged: dict[str, Any] = {} if self.functions is None else {"row": dict(row), "column": prompts}
+            tasks.append(Task(id=part.id(number), prompt=shown, data={"answer": answer, **judged}))
+        report_incomplete_rows(part, without, prompts if unanswered else f"{prompts} or {answers} ({gold})")
         return tasks
 
     def reward(self, state: LastMessage) -> Reward:
         """Grades the last message against the gold answer."""
         task = state.task
-        if self.own_reward is not None and state.said is not None:
-            found = self.own_reward(state.said, task.data["answer"], task.prompt)
-            if isinstance(found, bool):
-                return Reward(team=float(found), correct=found)
-            return found if isinstance(found, Reward) else Reward(team=found)
+        if self.functions is not None:
+            return Reward(team=0.0) if state.said is None else self.functions.judge(judged_message(task, state.said))
         correct = state.said is not None and grade(state.said, task.data["answer"], task.prompt)
         return Reward(team=float(correct), correct=correct)
 
@@ -75,9 +78,16 @@ class Math(LastMessageEnv):
         """The final answer in canonical form."""
         return final_answer(text)
 
-    def gold(self, task: Task) -> str:
-        """The answer from the data."""
-        return str(task.data["answer"])
+    def gold(self, task: Task) -> str | None:
+        """The answer from the data, where there is one."""
+        answer: str | None = task.data["answer"]
+        return answer
+
+
+def judged_message(task: Task, text: str) -> Message:
+    """A message of a task whose data has the whole row."""
+    row, column = task.data["row"], task.data["column"]
+    return Message(text=text, answer=task.data["answer"], prompt=task.prompt, row=row, asked=row[column])
 
 
 def report_incomplete_rows(part: SplitRows, without: list[int], what: str) -> None:

@@ -27,6 +27,7 @@ from marft.rollouts.players import Assignment, Key, Players
 from marft.rollouts.runner import EpisodeRunner, Start
 from marft.rollouts.source import split_evenly
 from marft.training.build import Assembly
+from marft.training.metrics import mean_parts
 from marft.training.watchers import Keep
 from marft.types import Episode, Task
 
@@ -151,6 +152,8 @@ def summarise_episodes(episodes: Sequence[Episode]) -> dict[str, Any]:
         "tokens": {agent: sum(n) / len(n) for agent, n in lengths.items()},
         "tokens_per_task": sum(map(sum, lengths.values())) / len(episodes),
     }
+    if parts := mean_parts(episodes):
+        row["reward_parts"] = parts
     if row["failed"]:
         row["first_error"] = next(e.error for e in episodes if e.ended == "failed")
     if any(e.reward.correct is not None for e in episodes):

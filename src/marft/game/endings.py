@@ -128,7 +128,7 @@ def overflow_reward(reward: Reward) -> Reward:
     """What a team earns that could not go on: nothing for its answer, and what it had lost by then."""
     turns = {index: min(0.0, own) for index, own in reward.turns.items()} if reward.itemised else reward.turns
     correct = None if reward.correct is None else False
-    return replace(reward, team=min(0.0, reward.team), turns=turns, correct=correct)
+    return replace(reward, team=min(0.0, reward.team), turns=turns, correct=correct, parts={})
 
 
 async def run_workflow(workflow: Workflow, game: Game) -> CutOff | ContextOverflow | None:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from marft.types import MAX_TURNS, Reward, Stopped
 from marft.untrusted_values import described, exact, flaw_of, kind_of, quoted, traced
 
+MOST_NAMES = 64  # of parts of a reward
 LARGEST = 1e12  # of a reward; sums of squares of larger ones overflow in float32
 
 
@@ -70,7 +71,18 @@ def require_reward(given: Any) -> Reward:
         players={
             index: require_text(name) for index, name in require_by_turn("players", given.players, str, "names").items()
         },
+        parts=require_by_name("parts", given.parts),
     )
+
+
+def require_by_name(name: str, given: Any) -> dict[str, float]:
+    """Finite numbers by name, which the Reward's field `name` holds."""
+    found: dict[Any, Any] = dict(islice(given.items(), MOST_NAMES + 1)) if isinstance(given, Mapping) else {None: None}
+    if len(found) > MOST_NAMES or not all(issubclass(type(key), str) for key in found):
+        raise EnvironmentFault(
+            f"returned a Reward whose `{name}` is not a mapping of at most {MOST_NAMES} names to numbers"
+        )
+    return {require_text(key): require_finite(value) for key, value in found.items()}
 
 
 def require_by_turn(name: str, given: Any, kind: type, what: str) -> dict[int, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
 import queue
 import sys
@@ -23,16 +25,24 @@ def main() -> None:
     if "" not in sys.path:  # the user's own programs lie where the command is given
         sys.path.insert(0, "")
     function = import_paths.find(sys.argv[1], "team.program.function")
-    while True:
-        order = json.loads(frames.get())
-        threading.Thread(target=play, args=(function, order, answers), daemon=True).start()
+    loop = asyncio.new_event_loop()
+
+    def start_episodes() -> None:
+        while True:
+            order = json.loads(frames.get())
+            threading.Thread(target=play, args=(function, order, answers, loop), daemon=True).start()
+
+    threading.Thread(target=start_episodes, daemon=True).start()
+    loop.run_forever()  # here, since some libraries work in a process's main thread alone
 
 
-def play(function: Any, order: dict[str, Any], answers: FrameWriter) -> None:
-    """One episode."""
+def play(function: Any, order: dict[str, Any], answers: FrameWriter, loop: asyncio.AbstractEventLoop) -> None:
+    """One episode; what is to be awaited is awaited on the loop."""
     number = order["number"]
     try:
         value = function(**call_arguments(function, order["given"]))
+        if inspect.iscoroutine(value):
+            value = asyncio.run_coroutine_threadsafe(value, loop).result()
         answer = json.dumps({"number": number, "value": value})
     except BaseException as error:  # the user's code: anything may come, SystemExit too
         answer = json.dumps({"number": number, "failed": described(error), "trace": traced()})

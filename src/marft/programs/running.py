@@ -29,7 +29,7 @@ from marft.untrusted_values import described, traced
 LARGEST_OUTPUT = 1 << 20  # bytes that a command may print
 SHOWN_OUTPUT = 300  # characters of what a failed command printed, at most
 POLL_S = 0.02  # between two looks whether a command has ended
-KNOWN = ("task", "base_url", "api_key")  # what a function may ask for, by its parameters' names
+KNOWN = ("task", "base_url", "api_key", "agents")  # what a function may ask for, by its parameters' names
 
 
 class Program(Protocol):
@@ -82,7 +82,12 @@ def call_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> di
 def given_to(task: Task, session: Session) -> dict[str, Any]:
     """What a program may know."""
     known = {"id": task.id, "prompt": task.prompt, "data": dict(task.data)}
-    return {"task": known, "base_url": session.base_url, "api_key": session.api_key}
+    return {
+        "task": known,
+        "base_url": session.base_url,
+        "api_key": session.api_key,
+        "agents": list(session.game.team),
+    }
 
 
 class AsyncFunction:

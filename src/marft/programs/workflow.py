@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from marft.config.team import ProgramConfig
 from marft.game.endings import EpisodeFailed
 from marft.game.play import Game
-from marft.game.validation import EnvironmentFault
+from marft.game.validation import EnvironmentFault, require_by_name
 from marft.programs.endpoint import Endpoint, Session, read_reward
 from marft.programs.running import Program, make_program
 from marft.types import Reward
@@ -67,8 +68,9 @@ async def end(running: asyncio.Future[Any]) -> None:
 async def conclude(game: Game, session: Session, value: object) -> None:
     """What the episode is worth: a number, posted or returned, is the reward; a text is the team's answer; where there is
     neither, the environment hears what was said last."""
+    more: Mapping[str, Any] = {}
     if isinstance(value, Mapping):
-        answer, reward = value.get("answer"), value.get("reward", session.reward)
+        answer, reward, more = value.get("answer"), value.get("reward", session.reward), value
     elif isinstance(value, bool | int | float):
         answer, reward = None, value
     else:
@@ -85,5 +87,15 @@ async def conclude(game: Game, session: Session, value: object) -> None:
         return
     try:
         game.awarded = reward if isinstance(reward, Reward) else read_reward(reward)
+        game.awarded = replace(game.awarded, parts=require_by_name("parts", more.get("parts", {})))
+        if "agents" in more:
+            turns = last_turn_rewards(game, require_by_name("agents", more["agents"]))
+            game.awarded = replace(game.awarded, turns=turns, itemised=True)
     except EnvironmentFault as fault:
         raise EpisodeFailed(f"the program {fault.line}", "workflow") from None
+
+
+def last_turn_rewards(game: Game, agents: Mapping[str, float]) -> dict[int, float]:
+    """What each agent earned, on the last of its turns; the others have 0."""
+    last = {turn.agent: turn.index for turn in game.turns}
+    return {turn.index: agents.get(turn.agent, 0.0) * (last[turn.agent] == turn.index) for turn in game.turns}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -37,6 +38,8 @@ def iteration_row(plays: Sequence[Play]) -> dict[str, Any]:
     row: dict[str, Any] = reward_figures(played)
     if graded:
         row["accuracy"] = sum(graded) / len(graded)
+    if parts := mean_parts(played):
+        row["reward_parts"] = parts
     row["failed"] = len(episodes) - len(played)
     if overflows := sum(episode.ended == "overflow" for episode in episodes):
         row["overflow"] = overflows
@@ -74,6 +77,15 @@ def reward_figures(played: Sequence[Episode]) -> dict[str, float | None]:
         "reward_max": max(rewards),
         "episodes": len(rewards),
     }
+
+
+def mean_parts(played: Sequence[Episode]) -> dict[str, float]:
+    """By its name, what each part of the reward came to, on average over the episodes to which it applies."""
+    parts: dict[str, list[float]] = {}
+    for episode in played:
+        for name, value in episode.reward.parts.items():
+            parts.setdefault(name, []).append(value)
+    return {name: fmean(values) for name, values in sorted(parts.items())}
 
 
 def agent_figures(play: Play) -> dict[str, dict[str, Any]]:
@@ -209,6 +221,7 @@ def episode_rows(
             "gold": gold(episode.task),
             "sample": episode.sample,
             "reward": episode.reward.team,
+            **({"parts": dict(episode.reward.parts)} if episode.reward.parts else {}),
             "correct": episode.reward.correct,
             "ended": episode.ended,
             "turns": turns,

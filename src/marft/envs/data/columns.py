@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from marft.envs.data.files import Row
 from marft.envs.data.known import Gold, KnownSet
@@ -23,6 +23,12 @@ def answer_column(rows: Sequence[Row], wanted: str | None, known: KnownSet | Non
     own: dict[str, Gold] = {known.answer: known.gold} if known and known.answer else {}
     column = choose_column("answer", rows, wanted, [*own, *ANSWERS])
     return column, own.get(column) or (ANSWERS.get(column, "found"))
+
+
+def has_answers(columns: Sequence[str], known: KnownSet | None) -> bool:
+    """Whether one of them is an answer column by its name."""
+    usual = [*([known.answer] if known and known.answer else []), *ANSWERS]
+    return any(name in columns for name in usual)
 
 
 def choose_column(key: str, rows: Sequence[Row], wanted: str | None, usual: Iterable[str]) -> str:
@@ -67,6 +73,16 @@ def as_text(value: object) -> str:
             return ", ".join(items) if all(items) else ""
         case _:
             return ""
+
+
+def prompt_text(value: object) -> str:
+    """A prompt as agents read it: of a conversation, the messages' texts one below the other."""
+    match value:
+        case [{"content": _}, *_]:
+            texts = [as_text(message.get("content")) if isinstance(message, Mapping) else "" for message in value]
+            return "\n\n".join(text for text in texts if text)
+        case _:
+            return as_text(value)
 
 
 def last_boxed(text: str) -> str | None:
