@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
+
+from marft.types import MarftError
 
 WHOLE = re.compile(r"\s*(-?\d{1,9})(?!\d)")
 MAX_LISTED_ACTIONS = 64  # legal actions that are listed one by one
@@ -31,6 +34,19 @@ def observation_text(observation: Any) -> str:
         )
     rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)
     return "\n".join(" ".join(f"{number:g}" for number in row) for row in rows)
+
+
+def move_form(spaces: Sequence[Any], game: str) -> str:
+    """How to write a move where actions are of these spaces; MarftError where words cannot say them."""
+    import gymnasium
+
+    kinds = {type(space) for space in spaces}
+    if kinds == {gymnasium.spaces.Discrete}:
+        return 'Write your move as "Action: N".'
+    if kinds == {gymnasium.spaces.Text}:
+        return 'Write your move as "Action: …".'
+    found = ", ".join(sorted(kind.__name__ for kind in kinds))
+    raise MarftError(f"{game} has actions of kind {found}; Discrete or Text can be played in words")
 
 
 def mask_of(observation: Any, info: Any) -> Any | None:
