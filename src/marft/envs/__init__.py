@@ -18,6 +18,9 @@ BUILT_IN = {
     "code": "marft.envs.code:Code",
     "reasoning": "marft.envs.reasoning:Reasoning",
     "pettingzoo": "marft.envs.pettingzoo:PettingZoo",
+    "gymnasium": "marft.envs.gymnasium:Gymnasium",
+    "textarena": "marft.envs.textarena:TextArena",
+    "openenv": "marft.envs.openenv:OpenEnv",
 }
 
 EXAMPLES = {  # of settings that built-in environments cannot do without
@@ -25,6 +28,9 @@ EXAMPLES = {  # of settings that built-in environments cannot do without
     "code": {"data": "env.data=mbpp or env.data=FILE.jsonl"},
     "reasoning": {"task": "env.task=chain_sum"},
     "pettingzoo": {"game": "env.game=pettingzoo.classic.tictactoe_v3", "agents": "env.agents=[x, o]"},
+    "gymnasium": {"id": "env.id=FrozenLake-v1", "agents": "env.agents=[player]"},
+    "textarena": {"id": "env.id=TicTacToe-v0", "agents": "env.agents=[x, o]"},
+    "openenv": {"url": "env.url=http://127.0.0.1:8000", "agents": "env.agents=[player]"},
 }
 
 

@@ -58,7 +58,7 @@ class TurnBasedEnv(Environment[State]):
 
     def tasks(self, split: Split) -> Sequence[Task]:
         """Seeds: even numbers for training, odd ones for testing."""
-        prompt = "\n".join(filter(None, [self.rules or f"You play {self.title}.", self._move_form()]))
+        prompt = "\n".join(filter(None, [self.rules or self._default_rules(), self._move_form()]))
         name = f"{self.kind}/{self.title}/{split}"
         seeds = range(split == "test", 2 * SIZES[split], 2)
         return [Task(id=f"{name}/{seed}", prompt=prompt, data={"seed": seed}) for seed in seeds]
@@ -92,6 +92,9 @@ class TurnBasedEnv(Environment[State]):
         return Reward(
             team=team, turns=dict(game.earned), done=game.player is None, itemised=True, players=dict(game.players)
         )
+
+    def _default_rules(self) -> str:
+        return f"You play {self.title}."
 
     def _agent(self, game: Game) -> str | None:
         return None if game.player is None else self.agents[game.seat % len(self.agents)]
