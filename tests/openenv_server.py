@@ -35,7 +35,7 @@ class Guessing(Environment):  # type: ignore[misc]
 
     def step(self, action: Guess, timeout_s: float | None = None, **options: Any) -> Hint:
         if action.message == "hang":
-            time.sleep(30)
+            time.sleep(6)
         if action.message == "raise":
             raise RuntimeError("the board is broken")
         self.tries -= 1
@@ -52,5 +52,5 @@ def worth(text: str) -> float:
 
 
 if __name__ == "__main__":
-    app = create_fastapi_app(Guessing, Guess, Hint, max_concurrent_envs=4)
+    app = create_fastapi_app(Guessing, Guess, Hint, max_concurrent_envs=64)
     uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")

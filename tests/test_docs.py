@@ -28,6 +28,7 @@ PAGES = [
 BLOCK = re.compile(r"(?:^<!-- (?P<mark>[\w-]+) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"# ([\w-]+\.(?:py|yaml))\b")  # a block's first line names the file that it is
 KINDS = {"sh", "bash", "yaml", "python", "text"}
+OPTIONAL = ("gymnasium", "textarena", "openenv")  # libraries of environments that go by their names
 TUTORIAL = "tutorial.md"  # test_tutorial.py does all of it
 PLACEHOLDER = re.compile(r"\b[A-Z]{2,}\b|…")  # RUN, RECIPE, FILE: the reader's own
 [COMMANDS] = [
@@ -115,6 +116,8 @@ def test_yaml_is_a_config(block: Block, folder: Path) -> None:
         config = load_config(str(path))
     else:
         config = parse(merge_settings(read_source("duo"), parse_yaml(block.text, "a block")))
+    if config.env.name in OPTIONAL:
+        pytest.importorskip(config.env.name)
     if config.env.name not in ("math", "code"):  # whose data is not here
         make_env(config.env.name, config.env.settings)
 
@@ -128,6 +131,9 @@ def is_here(block: Block) -> bool:
 def test_a_whole_config_runs_dry(block: Block, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if "python]" in block.text:
         sandboxed()
+    for name in OPTIONAL:
+        if f"name: {name}" in block.text:
+            pytest.importorskip(name)
     beside(block, folder)
     path = folder / (block.file or "block.yaml")
     path.write_text(block.text, encoding="utf-8")

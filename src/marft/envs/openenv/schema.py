@@ -46,4 +46,4 @@ def text_field(schema: Mapping[str, Any], named: str | None) -> str:
     texts = [key for key in needed if isinstance(fields[key], dict) and fields[key].get("type") == "string"]
     if len(texts) != 1:
         raise MarftError(f"env.action: say which field of an action a message goes into: {known}")
-    return texts[0]
+    return str(texts[0])
