@@ -138,6 +138,9 @@ def test_what_a_server_may_do(url: str) -> None:
     with pytest.raises(TimeoutError, match="gave no answer within 2 s"):
         played(env, ["hang"])
     assert time.monotonic() - began < env.patience
+    sessions: Any = env.games
+    assert not sessions._live
+    assert not sessions._free  # nobody knows where a session stands that failed
     assert env.reward(played(env, ["b"])) == earned({0: 3.0}, done=False)  # and the next game goes on
     close(env)
 
