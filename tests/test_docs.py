@@ -28,6 +28,12 @@ PAGES = [
 BLOCK = re.compile(r"(?:^<!-- (?P<mark>[\w-]+) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"# ([\w-]+\.(?:py|yaml))\b")  # a block's first line names the file that it is
 KINDS = {"sh", "bash", "yaml", "python", "text"}
+OPTIONAL = {  # what some environments import
+    "gymnasium": "gymnasium",
+    "textarena": "textarena",
+    "openenv": "openenv",
+    "verifiers": "verifiers.v1",
+}
 TUTORIAL = "tutorial.md"  # test_tutorial.py does all of it
 PLACEHOLDER = re.compile(r"\b[A-Z]{2,}\b|…")  # RUN, RECIPE, FILE: the reader's own
 [COMMANDS] = [
@@ -121,8 +127,8 @@ def test_yaml_is_a_config(block: Block, folder: Path) -> None:
 
 
 def installed(config: Config) -> None:
-    if config.env.name == "verifiers":
-        pytest.importorskip("verifiers.v1", reason="verifiers is not installed")
+    if config.env.name in OPTIONAL:
+        pytest.importorskip(OPTIONAL[config.env.name], reason=f"{config.env.name} is not installed")
 
 
 def is_here(block: Block) -> bool:

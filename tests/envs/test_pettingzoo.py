@@ -28,8 +28,8 @@ from marft.algorithms.credit import (
     tree_scores,
 )
 from marft.envs.pettingzoo import PettingZoo
-from marft.envs.pettingzoo.live_game import MAX_LIVE_GAMES, Move, State
-from marft.envs.pettingzoo.text import legal_actions_text, observation_text, parse_action
+from marft.envs.turn_based.live_games import MAX_LIVE_GAMES, Move, State
+from marft.envs.turn_based.words import legal_actions_text, observation_text, parse_action
 from marft.game.workflows.built_in import turns
 from marft.types import Completion, Episode, MarftError, Reward, Task, Turn
 
@@ -201,7 +201,7 @@ def test_a_state_decides_everything(game: str) -> None:
             s = pickle.loads(pickle.dumps(trail[k]))
             assert (each.whose_turn(s), each.observe(s, each.whose_turn(s) or ""), each.reward(s)) == seen[k]
     assert len(trail) > 1
-    assert len(env.live_games._live) <= MAX_LIVE_GAMES
+    assert len(env.games._live) <= MAX_LIVE_GAMES
 
 
 @settings(max_examples=30, deadline=None)

@@ -19,6 +19,9 @@ BUILT_IN = {
     "reasoning": "marft.envs.reasoning:Reasoning",
     "pettingzoo": "marft.envs.pettingzoo:PettingZoo",
     "verifiers": "marft.envs.verifiers:Verifiers",
+    "gymnasium": "marft.envs.gymnasium:Gymnasium",
+    "textarena": "marft.envs.textarena:TextArena",
+    "openenv": "marft.envs.openenv:OpenEnv",
 }
 
 EXAMPLES = {  # of settings that built-in environments cannot do without
@@ -27,6 +30,9 @@ EXAMPLES = {  # of settings that built-in environments cannot do without
     "reasoning": {"task": "env.task=chain_sum"},
     "pettingzoo": {"game": "env.game=pettingzoo.classic.tictactoe_v3", "agents": "env.agents=[x, o]"},
     "verifiers": {"environment": "env.environment=gsm8k"},
+    "gymnasium": {"id": "env.id=FrozenLake-v1", "agents": "env.agents=[player]"},
+    "textarena": {"id": "env.id=TicTacToe-v0", "agents": "env.agents=[x, o]"},
+    "openenv": {"url": "env.url=http://127.0.0.1:8000", "agents": "env.agents=[player]"},
 }
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
+
+from marft.types import MarftError
 
 WHOLE = re.compile(r"\s*(-?\d{1,9})(?!\d)")
 MAX_LISTED_ACTIONS = 64  # legal actions that are listed one by one
@@ -21,6 +24,8 @@ def observation_text(observation: Any) -> str:
         if set(shown) == {"observation"}:
             return observation_text(shown["observation"])
         return "\n".join(f"{key}: {observation_text(value)}" for key, value in shown.items())
+    if isinstance(observation, tuple) and any(isinstance(part, str | dict | tuple) for part in observation):
+        return "\n".join(map(observation_text, observation))
     array = numpy.asarray(observation)
     if array.ndim == 3 and array.shape[2] == 2 and numpy.isin(array, (0, 1)).all():
         board = ["".join("X" if x else "O" if o else "." for x, o in row) for row in array]
@@ -31,6 +36,19 @@ def observation_text(observation: Any) -> str:
         )
     rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)
     return "\n".join(" ".join(f"{number:g}" for number in row) for row in rows)
+
+
+def move_form(spaces: Sequence[Any], game: str) -> str:
+    """How to write a move where actions are of these spaces; MarftError where words cannot say them."""
+    import gymnasium
+
+    kinds = {type(space) for space in spaces}
+    if kinds == {gymnasium.spaces.Discrete}:
+        return 'Write your move as "Action: N".'
+    if kinds == {gymnasium.spaces.Text}:
+        return 'Write your move as "Action: …".'
+    found = ", ".join(sorted(kind.__name__ for kind in kinds))
+    raise MarftError(f"{game} has actions of kind {found}; Discrete or Text can be played in words")
 
 
 def mask_of(observation: Any, info: Any) -> Any | None:
@@ -46,11 +64,17 @@ def legal_actions(space: Any, mask: Any | None) -> list[int]:
     return [int(space.start) + i for i in range(int(space.n)) if mask is None or mask[i]]
 
 
-def legal_actions_text(legal: list[int]) -> str:
-    """All of them, or their number and range where they are many."""
+def legal_actions_text(legal: list[int], names: Sequence[str] = (), first: int = 0) -> str:
+    """All of them, by `names` where actions have them, or their number and range where they are many."""
     if len(legal) > MAX_LISTED_ACTIONS:
         return f"Legal actions: {len(legal)} numbers in {legal[0]}…{legal[-1]}"
-    return "Legal actions: " + ", ".join(map(str, legal))
+    return "Legal actions: " + ", ".join(names[action - first] if names else str(action) for action in legal)
+
+
+def action_text(text: str) -> str:
+    """What follows the last "Action:" of a message on its line, or all of it where it holds none."""
+    _, marked, last = text.rpartition("Action:")
+    return (last.partition("\n")[0] if marked else text).strip()
 
 
 def parse_action(text: str, space: Any, mask: Any | None) -> int | str | None:
@@ -58,10 +82,10 @@ def parse_action(text: str, space: Any, mask: Any | None) -> int | str | None:
     the game takes; else None."""
     import gymnasium
 
-    _, marked, last = text.rpartition("Action:")
     if isinstance(space, gymnasium.spaces.Text):
-        said = (last.partition("\n")[0] if marked else text).strip()
+        said = action_text(text)
         return said if space.contains(said) else None
+    _, marked, last = text.rpartition("Action:")
     number = WHOLE.match(last) if marked else WHOLE.fullmatch(text.strip())
     if number is None:
         return None
