@@ -75,7 +75,7 @@ class Dial(marft.Environment):
 
 
 if __name__ == "__main__":
-    from mcp.server import MCPServer
+    from mcp.server.mcpserver import MCPServer
 
     server = MCPServer("dial")
     server.tool()(work_out)
