@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # benchmarks is a package of
 from benchmarks.learning import studies
 from marft.runs.directory import RunDirectory
 
-FOLDER = Path(__file__).parents[2] / "examples" / "tools"
-SERVER = shlex.join([sys.executable, "dial.py"])
+ROOT = Path(__file__).parents[2]
+SERVER = shlex.join([sys.executable, "examples/tools/dial.py"])
 ENTRIES: Mapping[str, Sequence[str]] = {
     "no tool": ["team.agents.solver.tools=[]", "team.agents.solver.inline_call=null"],
     "Python function": [],
@@ -38,9 +38,9 @@ STUDY = studies.Study(column="the solver's tool", title="planner → solver on a
 
 def train(entry: str, seed: int, folder: Path) -> dict[str, Any]:
     run = folder / f"{entry.replace(' ', '-')}-{seed}"
-    words = ["dial.yaml", *ENTRIES[entry], f"seed={seed}", "--run", str(run)]
+    words = ["examples/tools/dial.yaml", *ENTRIES[entry], f"seed={seed}", "--run", str(run)]
     started = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "marft.cli", "train", *words], check=True, stdout=sys.stderr, cwd=FOLDER)
+    subprocess.run([sys.executable, "-m", "marft.cli", "train", *words], check=True, stdout=sys.stderr, cwd=ROOT)
     seconds = round(time.perf_counter() - started, 1)
     summary, rows = json.loads((run / "summary.json").read_text()), RunDirectory(run).metrics()
     return {"entry": entry, "seed": seed, "seconds": seconds, **studies.outcome(run)} | {

@@ -182,5 +182,9 @@ def test_an_open_message_goes_on_from_every_token_that_was_drawn(chats: ChatForm
     ids = chats.encode(later, earlier=[first, second])
     start = (*second.prompt_ids, *second.completion.token_ids)
     assert ids[: len(start)] == start
+    third = replace(turn(chats, ", the answer=", end=False), index=2, observation=later, prompt_ids=ids)
+    last = (*ASKED, Message(role="assistant", content="12=24, the answer=5, the answer=6", open=True))
+    drawn = (*ids, *third.completion.token_ids)
+    assert chats.encode(last, earlier=[first, second, third])[: len(drawn)] == drawn
     closed = (*ASKED, Message(role="assistant", content="12=24, the answer="), Message(role="user", content="Go on."))
     assert chats.encode(closed, earlier=[first, second])[: len(start)] == start
