@@ -15,7 +15,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -39,11 +38,15 @@ STUDY = studies.Study(column="the solver's tool", title="planner → solver on a
 def train(entry: str, seed: int, folder: Path) -> dict[str, Any]:
     run = folder / f"{entry.replace(' ', '-')}-{seed}"
     words = ["examples/tools/dial.yaml", *ENTRIES[entry], f"seed={seed}", "--run", str(run)]
-    started = time.perf_counter()
     subprocess.run([sys.executable, "-m", "marft.cli", "train", *words], check=True, stdout=sys.stderr, cwd=ROOT)
-    seconds = round(time.perf_counter() - started, 1)
+    return {"entry": entry, "seed": seed} | outcome(run)
+
+
+def outcome(run: Path) -> dict[str, Any]:
+    """What became of a run, and in which share of its episodes the solver called."""
     summary, rows = json.loads((run / "summary.json").read_text()), RunDirectory(run).metrics()
-    return {"entry": entry, "seed": seed, "seconds": seconds, **studies.outcome(run)} | {
+    return studies.outcome(run) | {
+        "seconds": round(summary["seconds"], 1),
         "calling_before": calling_share(summary["before"]),
         "calling_after": calling_share(summary["after"]),
         "calling": [calling_share(row) for row in rows],
@@ -57,9 +60,9 @@ def calling_share(row: Mapping[str, Any]) -> float:
 
 
 def table(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Means over seeds, and the spread of what was reached."""
+    """Means over seeds, and the spread from worst to best; of one seed, the interval of its tasks."""
     lines = [
-        "| the solver's tool | seeds | held-out before | held-out after | episodes with a call | seconds, whole command |",
+        "| the solver's tool | seeds | held-out before | held-out after | episodes with a call | seconds, evaluations included |",
         "|---" * 6 + "|",
     ]
     for entry in ENTRIES:
@@ -70,9 +73,12 @@ def table(runs: Sequence[Mapping[str, Any]]) -> str:
             [run[key] for run in own] for key in ("before", "after", "calling_before", "calling_after", "seconds")
         )
         calls = f"{statistics.mean(called):.0%} → {statistics.mean(calling):.0%}" if any(calling) else "–"
+        spread = f"{min(after):.3f} – {max(after):.3f}"
+        if len(own) == 1:
+            spread = "95 % {:.3f} – {:.3f}".format(*own[0]["after_ci95"])
         lines.append(
-            f"| {entry} | {len(own)} | {statistics.mean(before):.3f} | **{statistics.mean(after):.3f}** "
-            f"({min(after):.3f} – {max(after):.3f}) | {calls} | {statistics.mean(seconds):.0f} |"
+            f"| {entry} | {len(own)} | {statistics.mean(before):.3f} | **{statistics.mean(after):.3f}** ({spread}) | "
+            f"{calls} | {statistics.mean(seconds):.0f} |"
         )
     return "\n".join(lines)
 
