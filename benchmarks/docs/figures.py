@@ -23,7 +23,7 @@ from benchmarks.docs import report_cluster, report_grading, report_performance
 from benchmarks.docs.report_real import make_page
 from benchmarks.docs.sentences import SENTENCES, put, read
 from benchmarks.docs.wrapping import wrapped
-from benchmarks.learning import studies, tictactoe
+from benchmarks.learning import studies, tictactoe, tool_use
 from benchmarks.memory.what_fits import fits_table
 from benchmarks.robustness import rates
 from marft.config import load_config, recipes
@@ -144,6 +144,7 @@ PARTS: Mapping[tuple[str, str], Callable[[Path], str]] = {
     ("README.md", "teams"): lambda results: study_table(results, "teams"),
     ("README.md", "recipes"): recipe_table,
     ("docs/reasoning.md", "reasoning"): lambda results: study_table(results, "reasoning"),
+    ("docs/tools.md", "tool-use"): lambda results: tool_use.table(read(results, "tool-use")),
     ("docs/comparing.md", "compare"): compared,
     ("docs/games.md", "tictactoe"): lambda results: tictactoe.table(read(results, "tictactoe")),
     ("docs/grading.md", "grading"): lambda results: report_grading.comparison(read(results, "grading")),

@@ -82,16 +82,17 @@ def missing_import_advice(name: str, key: str) -> str:
             argument = f"workflow={own}"
         case "algorithm.name" | "credit.name" | "engine.name":
             argument = f"{key.partition('.')[0]}={{'name': {own}, …}}"
-        case "tools" | "env.reward" | "env.game" | "env.text":
-            where = {"tools": "team.agents.NAME.tools"}.get(key, key)
+        case "tools":
+            argument = f"agents={{'NAME': {{'tools': [{own}], …}}}}"
+        case "env.reward" | "env.game" | "env.text":
             return (
                 f"{key}: {name!r} lies in no file that other programs can import; put it into one, say mine.py in this "
-                f"folder, and give {where}=mine:{own}"
+                f"folder, and give {key}=mine:{own}"
             )
         case _:
             own = "script" if own in NAMELESS else own
             argument = f"agents={{'NAME': {{'script': {own}}}}}"
-    setting = {"agents' script": "team.agents.NAME.script"}.get(key, key)
+    setting = {"agents' script": "team.agents.NAME.script", "tools": "team.agents.NAME.tools"}.get(key, key)
     return (
         f"{key}: {name!r} was given from Python and lies in no file that other programs can import; put it into one, say "
         f"mine.py in this folder, and give {setting}=mine:{own}; or stay in Python: marft.load(RUN, {argument}), "

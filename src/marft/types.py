@@ -78,6 +78,7 @@ class Message:
     content: str
     calls: tuple[FunctionCall, ...] = ()  # of an assistant
     answers: str | None = None  # of a tool: the id of the call
+    open: bool = field(default=False, repr=False)  # the last, an assistant's, which goes on in the middle of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +241,9 @@ class Episode:
     cut_before: str | None = None  # who would have acted next, had the limit of turns not cut it off
     cut_shown: str = ""  # and what the environment would have shown then
     counts: Mapping[str, int] = field(default_factory=dict)  # what the workflow counted
+    calls: Mapping[str, Mapping[str, int]] = field(
+        default_factory=dict
+    )  # of tools, by agent: all, and kinds of failures
     trunk: int | None = None
     forked_at: int = 0
     credits: tuple[float, ...] | None = None  # of each turn, where they were worked out by playing on from it

@@ -143,6 +143,28 @@ def test_scripts_as_functions(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         marft.train(resume=True, run=run, agents={"one": {"script": toys.files}})
 
 
+def test_tools_as_functions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[str] = []
+
+    def echo(text: str) -> str:
+        asked.append(text)
+        return "fine"
+
+    agents = {
+        "one": {
+            "script": lambda messages: "so" if "fine" in messages[-1].content else "<echo>hi</echo>",
+            "tools": [echo],
+        },
+        "solver": {"prompt": "Solve.", "max_tokens": 5},
+    }
+    run = tmp_path / "run"
+    marft.train(run=run, env=Echo, agents=agents, **SMALL)
+    assert config_of(run)["team"]["agents"]["one"]["tools"] == [f"{__name__}:test_tools_as_functions.<locals>.echo"]
+    assert set(asked) == {"hi"}
+    line = one_line(capsys, "play", str(run), "team.agents.one.script=toys:files")
+    assert "give team.agents.NAME.tools=mine:echo; or stay in Python: marft.load(RUN, agents={'NAME'" in line
+
+
 def test_resuming_with_another_class_is_refused(tmp_path: Path) -> None:
     class Local(Echo):
         pass

@@ -56,6 +56,19 @@ NAMES = [
         f"{A}.tools=[{{mcp: http://127.0.0.1:8000/mcp}}]",
     ),
     refusal(
+        f"{A}.inline_call={{text}}=",
+        f"{A}.inline_call",
+        "it needs one tool, and a model of ours to go on behind the answer",
+        f"{A}.inline_call={{text}}= & {A}.tools=[python]",
+    ),
+    refusal(f"{A}.inline_call={{text}}= & {A}.tools=[python, calculator]", f"{A}.inline_call", "it needs one tool"),
+    refusal(
+        f"{A}.inline_call=<<{{text}} & {A}.tools=[python]",
+        f"{A}.inline_call",
+        "'<<{text}' does not say where a call ends; write it like '<<{text}=' or '{text}='",
+        f"{A}.inline_call=<<{{text}}>> & {A}.tools=[python]",
+    ),
+    refusal(
         f"{A}.tool_deadline=2",
         f"{A}.tool_deadline",
         "it has no tools to call",

@@ -26,7 +26,7 @@ env.name env.deadline env.tasks_deadline env.workers
 team.workflow team.rounds team.votes team.steps team.options team.anonymous team.history
 team.program.function team.program.cmd team.program.deadline
 team.agents.*.prompt team.agents.*.sees team.agents.*.chat_template_kwargs
-team.agents.*.temperature team.agents.*.top_p team.agents.*.top_k team.agents.*.max_tokens team.agents.*.stop team.agents.*.tools team.agents.*.calls team.agents.*.tool_deadline
+team.agents.*.temperature team.agents.*.top_p team.agents.*.top_k team.agents.*.max_tokens team.agents.*.stop team.agents.*.tools team.agents.*.calls team.agents.*.inline_call team.agents.*.tool_deadline
 team.agents.*.trainable team.agents.*.adapter team.agents.*.rank team.agents.*.lr team.agents.*.init_from
 team.agents.*.model team.agents.*.script
 team.agents.*.remote.url team.agents.*.remote.model team.agents.*.remote.key_env team.agents.*.remote.timeout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -167,3 +168,23 @@ def test_a_template_with_tools_writes_them_its_own_way(loaded: Any, monkeypatch:
     chats = ChatFormat(loaded.tokenizer, loaded.end_ids)
     text = chats.tokenizer.decode(list(chats.encode(TOOLED, ChatOptions(tools=(TOOL,)))))
     assert text.replace(" ", "") == '[add]system:Bebrief.;user:2+2?;assistant:So:(add{"a":1});tool:2;'
+
+
+def test_an_open_message_goes_on_from_every_token_that_was_drawn(chats: ChatFormat) -> None:
+    first = turn(chats, "12=", end=False)
+    begun = (*ASKED, Message(role="assistant", content="12=24, ", open=True))
+    prompt = chats.encode(begun, earlier=[first])
+    start = (*first.prompt_ids, *first.completion.token_ids)
+    assert prompt[: len(start)] == start
+    assert chats.tokenizer.decode(list(prompt)).endswith("<|im_start|>assistant\n12=24, ")  # not closed
+    second = replace(turn(chats, "the answer=", end=False), index=1, observation=begun, prompt_ids=prompt)
+    later = (*ASKED, Message(role="assistant", content="12=24, the answer=5", open=True))
+    ids = chats.encode(later, earlier=[first, second])
+    start = (*second.prompt_ids, *second.completion.token_ids)
+    assert ids[: len(start)] == start
+    third = replace(turn(chats, ", the answer=", end=False), index=2, observation=later, prompt_ids=ids)
+    last = (*ASKED, Message(role="assistant", content="12=24, the answer=5, the answer=6", open=True))
+    drawn = (*ids, *third.completion.token_ids)
+    assert chats.encode(last, earlier=[first, second, third])[: len(drawn)] == drawn
+    closed = (*ASKED, Message(role="assistant", content="12=24, the answer="), Message(role="user", content="Go on."))
+    assert chats.encode(closed, earlier=[first, second])[: len(start)] == start

@@ -15,12 +15,13 @@ from marft.envs.hosting import InProcess
 from marft.game.agent import Agent
 from marft.game.lockstep import Lockstep
 from marft.game.play import play
+from marft.game.tools import InlineCall
 from marft.game.workflows.built_in import sequential
 from marft.models.chat import ChatFormat
 from marft.models.loading import read_tokenizer
 from marft.models.registry import NANO
 from marft.training.agents import OpenTools, make_agent
-from marft.types import Completion, Message, Request, Task
+from marft.types import Completion, MarftError, Message, Request, Task
 
 HERMES = (
     "{% if tools %}<|im_start|>system\n# Tools\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>\n"
@@ -92,3 +93,25 @@ def test_a_template_that_knows_tools_is_told_and_a_call_goes_on_from_what_was_dr
     assert "<tool_response>\n144\n</tool_response>" in told
     drawn = (*first.prompt_ids, *episode.turns[0].completion.token_ids)
     assert second.prompt_ids[: len(drawn)] == drawn
+
+
+def test_inline_calls_need_a_tool_of_one_text() -> None:
+    agent = {"prompt": "Solve it.", "inline_call": "<<{text}="}
+
+    def opened(tool: str) -> OpenTools:
+        return OpenTools(config_of(team={"agents": {"ann": {**agent, "tools": [tool]}}}).team.agents, Lockstep())
+
+    assert opened("calculator").by_agent["ann"].inline == InlineCall(opening="<<", closing="=")
+    with pytest.raises(
+        MarftError, match="inline_call: it asks one tool that takes one text, and the tools are multiply"
+    ):
+        opened(f"{__name__}:multiply")
+
+
+def test_inline_calls_go_before_the_format_of_the_template(chat: ChatFormat) -> None:
+    chat.tokenizer.chat_template = HERMES
+    agents = {"ann": {"prompt": "Solve it.", "tools": ["calculator"], "inline_call": "{text}="}}
+    config = config_of(team={"agents": agents})
+    tools = OpenTools(config.team.agents, Lockstep()).by_agent["ann"]
+    agent = make_agent(config, "ann", "ann", Voice(), tools, ChatFormat(chat.tokenizer, frozenset()))
+    assert (agent.tools.written, agent.chat.tools, agent.sampling.stop) == (None, (), ("=",))

@@ -22,7 +22,7 @@ from marft.training.metrics import (
     reward_figures,
     share_without_spread,
 )
-from marft.types import Completion, Episode, Reward, Task, Turn
+from marft.types import ChatOptions, Completion, Episode, FunctionCall, Message, Reward, Task, Turn
 
 
 def members(*names: str, critic: str | None = None) -> list[Seat]:
@@ -324,3 +324,22 @@ def test_failed_episodes_say_why() -> None:
             "fault": "raised", "trace": "in line 7",
         "turns": [{"agent": "a", "text": "text 0"}],
     }  # fmt: skip
+
+
+def test_calls_stand_in_the_row_and_in_episodes() -> None:
+    called = episode("ab", calls={"a": {"calls": 2, "late_calls": 1}})
+    call = FunctionCall(id="1", name="add", arguments='{"x": 1}')
+    saw = (Message(role="user", content="1?"), Message(role="assistant", content="", calls=(call,)))
+    told = ChatOptions(tools=('{"type": "function"}',))
+    turns = (replace(called.turns[0], to="a", observation=saw, chat=told), called.turns[1])
+    done = play([replace(called, turns=turns), episode("ab", 1.0, sample=1)], members("a", "b"))
+    assert iteration_row([done])["calls"] == {"a": {"calls": 2, "late_calls": 1, "share": 0.5}}
+    assert "calls" not in iteration_row([play([episode("ab")], members("a", "b"))])
+    [row] = episode_rows(done.rollout, done.data, 1, 1)
+    first, second = row["turns"]
+    assert first["saw"] == [
+        {"role": "user", "content": "1?"},
+        {"role": "assistant", "content": "", "calls": [{"name": "add", "arguments": {"x": 1}}]},
+    ]
+    assert (first["to"], first["tools"]) == ("a", [{"type": "function"}])
+    assert not {"to", "tools"} & second.keys()

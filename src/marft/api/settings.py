@@ -114,13 +114,18 @@ def team_settings(team: Mapping[str, Any], objects: dict[str, Any]) -> dict[str,
 
 
 def agent_settings(agent: Any, name: str, objects: dict[str, Any]) -> Any:
-    """An agent's settings with its script as a name."""
-    script = agent.get("script") if isinstance(agent, Mapping) else None
-    if script is None or isinstance(script, str):
+    """An agent's settings with its script, and functions and classes among its tools, as names."""
+    if not isinstance(agent, Mapping):
         return agent
-    if not callable(script):
-        raise MarftError(f"team.agents.{name}.script: give a function of the messages it sees, or its name")
-    return {**agent, "script": register_object(script, objects)}
+    said = dict(agent)
+    script, tools = said.get("script"), said.get("tools")
+    if script is not None and not isinstance(script, str):
+        if not callable(script):
+            raise MarftError(f"team.agents.{name}.script: give a function of the messages it sees, or its name")
+        said["script"] = register_object(script, objects)
+    if isinstance(tools, list | tuple):
+        said["tools"] = [register_object(tool, objects) if callable(tool) else tool for tool in tools]
+    return said
 
 
 def register_object(given: Any, objects: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from textwrap import indent
 
+from marft.commands.prompts import prompt_parts
 from marft.commands.train import require_learner
 from marft.config import Config
 from marft.envs.base import Split
@@ -173,8 +174,8 @@ def print_turn(turn: Turn, config: Config, tokenizers: Mapping[str, TokenizerInf
         say(f"turn {turn.index}: {turn.agent}{count} and says: {turn.text}")
         return
     say(f"turn {turn.index}: {turn.agent}{count}")
-    for message in turn.observation:
-        say(f"  [{message.role}]\n{indent(message.content, MARGIN)}")
+    for kind, text in prompt_parts(turn):
+        say(f"  [{kind}]\n{indent(text, MARGIN)}")
     say(f"  says: {turn.text}\n")
     if ours and len(turn.prompt_ids) >= (longest := tokenizers[model_of(config, turn.agent)].longest):
         say(f"  note: the model can take in {longest:,} tokens; this turn would fail\n")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from marft.commands.prompts import prompt_parts, speaker
 from marft.config import Config
 from marft.config.section import nearest
 from marft.envs.task_validation import validate_task
@@ -99,10 +100,10 @@ def describe_replay(replay: Replay, *, prompts: bool) -> Iterator[str]:
         yield f"id: {episode.task.id}, sample {episode.sample}"
     for turn in episode.turns:
         if prompts:
-            for message in turn.observation:
-                yield f"\n  [{turn.agent} saw, {message.role}]\n  " + message.content.replace("\n", "\n  ")
+            for kind, text in prompt_parts(turn):
+                yield f"\n  [{turn.agent} saw, {kind}]\n  " + text.replace("\n", "\n  ")
         cut = " (cut at its limit of tokens)" if turn.completion.finish == "length" else ""
-        yield f"\n{turn.agent}{cut}:\n{turn.text}"
+        yield f"\n{speaker(turn)}{cut}:\n{turn.text}"
     if replay.is_graded and replay.gold is not None:
         yield f"\ngold answer: {replay.gold}"
     if replay.is_graded and episode.error is None:

@@ -42,13 +42,14 @@ class Terminal:
         speed = row["tokens"]["rollout"] / max(row["seconds"]["rollout"], 1e-9)
         left = round((time.perf_counter() - self.started) / (progress - self.first) * max(0.0, 1 - progress))
         agents = "  ".join(f"{name} kl {found['kl']:.4f}" for name, found in row["agents"].items())
+        calls = "".join(f"  {name} calls {found['share']:.0%}" for name, found in row.get("calls", {}).items())
         gap = f"  mismatch {row['mismatch']['kl']:.1e}" if "mismatch" in row else ""
         evaluated = f"  held-out {row['eval'].get('accuracy', row['eval']['reward']):.3f}" if "eval" in row else ""
         faults = ", ".join(f"{count} {fault}" for fault, count in row.get("faults", {}).items())
         failed = f"  {row['failed']} episodes failed ({faults})" if faults else ""
         failed += f"  {row['overflow']} outgrew what an agent reads" if "overflow" in row else ""
         self.say(
-            f"iteration {row['iteration']:4d}{self.of}  reward {row['reward']:.3f}{evaluated}{failed}  {agents}{gap}  "
+            f"iteration {row['iteration']:4d}{self.of}  reward {row['reward']:.3f}{evaluated}{failed}  {agents}{calls}{gap}  "
             f"{speed:,.0f} tokens/s  {left // 60}:{left % 60:02d} left"
         )
         self.display.share = min(1.0, progress)

@@ -89,6 +89,16 @@ ToolConfig = Annotated[
 ]
 
 
+def check_inline_call(form: str) -> str:
+    """Raise a ValueError where it does not say what stands around a call."""
+    if form.count("{text}") != 1 or form.endswith("{text}"):
+        raise ValueError(f"{form!r} does not say where a call ends; write it like '<<{{text}}=' or '{{text}}='")
+    return form
+
+
+InlineCallText = Annotated[str, AfterValidator(check_inline_call)]
+
+
 class AgentConfig(Section):
     """One agent's profile: what it is told, what it sees, how it speaks, and what of it is trained."""
 
@@ -102,6 +112,7 @@ class AgentConfig(Section):
     chat_template_kwargs: dict[str, bool | int | float | str] = Field(default_factory=dict)  # enable_thinking, …
     tools: tuple[ToolConfig, ...] = ()
     calls: Annotated[int, Field(ge=1)] | None = None  # of its tools, most in one turn; None: 4
+    inline_call: InlineCallText | None = None  # "<<{text}=": how it calls its only tool in the middle of a message
     tool_deadline: Annotated[float, Field(gt=0)] | None = None  # seconds of a call; None: 30
     trainable: bool | None = None  # None: where it has weights of ours
     adapter: Name | None = None  # None: its own; agents that name the same one share it
@@ -139,6 +150,8 @@ class AgentConfig(Section):
             raise ValueError("calls: it has no tools to call; drop calls or give tools: [calculator]")
         if self.tool_deadline is not None and not self.tools:
             raise ValueError("tool_deadline: it has no tools to call; drop it or give tools: [calculator]")
+        if self.inline_call is not None and (len(self.tools) != 1 or self.kind in ("scripted", "remote")):
+            raise ValueError("inline_call: it needs one tool, and a model of ours to go on behind the answer; drop it")
         if len(set(self.tools)) < len(self.tools):
             raise ValueError("tools: one of them comes twice; name each once")
         self._check_weights()

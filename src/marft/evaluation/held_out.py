@@ -22,6 +22,7 @@ from marft.evaluation.benchmarks import (
 from marft.evaluation.failures import Failures, Tolerance
 from marft.evaluation.intervals import wilson_interval
 from marft.game.lockstep import Lockstep
+from marft.rollouts.call_counts import call_figures
 from marft.rollouts.event_loop import run_async
 from marft.rollouts.players import Assignment, Key, Players
 from marft.rollouts.runner import EpisodeRunner, Start
@@ -154,6 +155,8 @@ def summarise_episodes(episodes: Sequence[Episode]) -> dict[str, Any]:
     }
     if parts := mean_parts(episodes):
         row["reward_parts"] = parts
+    if calls := call_figures(episodes):
+        row["calls"] = calls
     if row["failed"]:
         row["first_error"] = next(e.error for e in episodes if e.ended == "failed")
     if any(e.reward.correct is not None for e in episodes):

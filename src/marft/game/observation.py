@@ -76,8 +76,8 @@ class View:
         said = (described(turn, named=named) for turn in fresh if turn not in answers)
         text = "\n\n".join([*([shown] if shown else []), *said])
         return (
-            *last.observation,
-            Message(role="assistant", content=last.completion.text),
+            *(message for message in last.observation if not message.open),
+            Message(role="assistant", content=begun_text(last.observation) + last.completion.text),
             *(Message(role="tool", content=turn.text) for turn in answers),
             *([Message(role="user", content=text or NOTHING_NEW)] if text or not answers else []),
         )
@@ -102,6 +102,11 @@ class View:
             parts, shown_last = [], turn.shown or shown_last
         ask(self.agent, self.shown)
         return tuple(messages)
+
+
+def begun_text(observation: Sequence[Message]) -> str:
+    """The message that an agent goes on with, as far as it stands."""
+    return observation[-1].content if observation and observation[-1].open else ""
 
 
 def is_visible(turn: Turn, agent: str, sees: Sequence[str] | None) -> bool:

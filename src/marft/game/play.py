@@ -29,7 +29,7 @@ from marft.game.endings import (
 )
 from marft.game.guarded_env import EnvironmentHost, GuardedEnv
 from marft.game.messages import read_messages, read_tools
-from marft.game.observation import View
+from marft.game.observation import View, begun_text
 from marft.game.tools import ToolCall, ToolFailure, with_recipient
 from marft.game.workflows import Workflow
 from marft.types import (
@@ -62,6 +62,7 @@ class Game:
         self.task, self.team = task, team
         self.turns: list[Turn] = []
         self.counts: Counter[str] = Counter()
+        self.calls: dict[str, Counter[str]] = {}  # of tools, by agent
         self.over: BaseException | None = None  # what ended the game, should the workflow have swallowed it
         self.refused = 0  # calls since then
         self.awarded: Reward | None = None  # by the workflow, in place of what the environment would say
@@ -140,15 +141,18 @@ class Game:
         answers += await asyncio.gather(*(self._call(name, call) for name, call in fresh))
         for (name, call), text in zip(calls, answers, strict=True):
             self._check_room(1, before=name, shown="")
-            await self._record(self._unspoken(call.tool, text, shown="", to=name))
+            await self._record(self._unspoken(call.tool, text, shown="", to=call.reader(name)))
         return answers
 
     async def _call(self, name: str, call: ToolCall) -> str:
         """One tool's answer; why there is none is an answer too, and counted."""
+        counts = self.calls.setdefault(name, Counter())
+        counts["calls"] += 1
         try:
             return await self.team[name].tools.use(call)
         except ToolFailure as failure:
             self.count(failure.count)
+            counts[failure.count] += 1
             return f"error: {failure}"
 
     async def chat(
@@ -273,7 +277,7 @@ class Game:
         return Turn(
             agent=agent.name, index=index, nth=nth, shown=shown, observation=observation, prompt_ids=prompt_ids,
             completion=completion, aside=options.aside, step="next" if index == len(self.turns) else "same", sees=sees,
-            heard=agent.thoughts.without_thoughts(completion.text), chat=agent.chat,
+            heard=heard_text(agent, observation, completion), chat=agent.chat,
         )  # fmt: skip
 
     async def _generate(
@@ -342,8 +346,17 @@ async def play(
         error=str(over) if isinstance(over, EpisodeFailed | ContextOverflow) else None,
         fault=failure.fault if failure else None, trace=failure.trace if failure else "",
         cut_before=cut.before if cut else None, cut_shown=cut.shown if cut else "", counts=dict(game.counts),
+        calls={name: dict(counts) for name, counts in game.calls.items()},
         trunk=trunk, forked_at=len(replayed),
     )  # fmt: skip
+
+
+def heard_text(agent: Agent, observation: Sequence[Message], said: Completion) -> str | None:
+    """What others read of a message, None where that is all that was just said: the whole of one that goes on behind the
+    answer of a tool, and nobody's thoughts."""
+    begun = begun_text(observation)
+    spoken = agent.thoughts.without_thoughts(begun + said.text)
+    return begun + said.text if begun and spoken is None else spoken
 
 
 def seed_of(*parts: object) -> int:

@@ -2,8 +2,8 @@
 
 Where its model's chat template knows tools, calls are written in the model's own format. Elsewhere
 `<calculator>2*7</calculator>` is a call: it ends the message where the closing tag begins (it is among the agent's stop
-strings). Either way call and answer are turns like others: what the tool said is in the next observation and in nobody's
-loss.
+strings). Inline calls are written into the message itself: the agent goes on right behind the answer. In every case call
+and answer are turns like others: what the tool said is in the next observation and in nobody's loss.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from marft.game.observation import begun_text
 from marft.game.tool_calls import CallFormat, take_apart
 from marft.types import Completion, FunctionCall, Message, Turn
 from marft.untrusted_values import quoted
@@ -46,6 +47,24 @@ class ToolCall:
     text: str  # the whole message, with the tag closed
     id: str | None = None  # in a model's own format: what the answer refers to
     failure: ToolFailure | None = None  # why nothing can be asked
+    inline: bool = False  # call and answer are part of the message: nobody reads them twice
+
+    def reader(self, agent: str) -> str:
+        """Who alone reads call and answer as turns of their own."""
+        return self.tool if self.inline else agent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InlineCall:
+    """What stands around a call in the middle of a message; without an `opening` it begins where its line does."""
+
+    opening: str
+    closing: str
+
+    def asked(self, text: str) -> str | None:
+        """What a message that was stopped at the closing asks; None where no call was opened."""
+        _, opened, asked = text.rpartition(self.opening or "\n")
+        return asked if opened or not self.opening else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +74,13 @@ class Tools:
     by_name: Mapping[str, AgentTool] = field(default_factory=dict)
     most: int = 0
     written: CallFormat | None = None  # how its model writes calls; None: between tags
+    inline: InlineCall | None = None  # of its only tool, in place of tags
 
     @property
     def help(self) -> str:
-        """A line for each tool, for the agent's prompt; nothing where the chat template tells of them."""
-        return "" if self.written else "\n".join(tool.help for tool in self.by_name.values())
+        """A line for each tool, for the agent's prompt; nothing where the chat template tells of them or the agent's own
+        prompt does."""
+        return "" if self.written or self.inline else "\n".join(tool.help for tool in self.by_name.values())
 
     @property
     def schemas(self) -> tuple[str, ...]:
@@ -69,6 +90,8 @@ class Tools:
     @property
     def stops(self) -> tuple[str, ...]:
         """The closing tags, at which generation stops."""
+        if self.inline is not None:
+            return (self.inline.closing,)
         return () if self.written else tuple(closing_tag(name) for name in self.by_name)
 
     def find_calls(self, turn: Turn) -> tuple[ToolCall, ...]:
@@ -90,10 +113,17 @@ class Tools:
 
     def find_call(self, said: Completion) -> ToolCall | None:
         """The call that a message ends in: one that its closing tag has ended."""
+        if self.inline is not None:
+            return self._find_inline_call(said, self.inline)
         name = next((name for name in self.by_name if said.stop == closing_tag(name)), None)
         text = said.text.removesuffix(said.stop or "")  # of a turn that is played again
         _, opened, asked = text.rpartition(f"<{name}>")
         return ToolCall(tool=name, asked=asked, text=text + closing_tag(name)) if name is not None and opened else None
+
+    def _find_inline_call(self, said: Completion, inline: InlineCall) -> ToolCall | None:
+        text, [name] = said.text.removesuffix(said.stop or ""), self.by_name
+        asked = inline.asked(text) if said.stop == inline.closing else None
+        return None if asked is None else ToolCall(tool=name, asked=asked, text=text + inline.closing, inline=True)
 
     def _read_call(self, call: FunctionCall, text: str) -> ToolCall:
         if call.name not in self.by_name:
@@ -119,7 +149,12 @@ class Tools:
 
     def go_on(self, turn: Turn, calls: Sequence[ToolCall], answers: Sequence[str]) -> tuple[Message, ...] | None:
         """What an agent reads that has called tools in its model's format: what it read before, its message and the
-        answers. None where calls are tags, which are told as all turns are."""
+        answers; or its message with the answer written into it. None where calls are tags, which are told as all turns
+        are."""
+        if self.inline is not None:
+            text = begun_text(turn.observation) + turn.completion.text + answers[0]
+            read = (message for message in turn.observation if not message.open)
+            return (*read, Message(role="assistant", content=text, open=True))
         if self.written is None:
             return None
         if calls[0].id is None:
@@ -155,11 +190,14 @@ NO_TOOLS = Tools()
 
 
 def with_recipient(turn: Turn, call: ToolCall | None) -> Turn:
-    """A turn that calls a tool is for its agent alone, any other for all; one that is played again is the very same."""
+    """A turn that calls a tool is for the call's reader alone, any other for all; one that is played again is the very
+    same."""
     if call is None:
         made = replace(turn, to=None)
     else:
         added = call.text.removeprefix(turn.completion.text)  # the closing tag
         heard = None if turn.heard is None else turn.heard + added
-        made = replace(turn, completion=replace(turn.completion, text=call.text), heard=heard, to=turn.agent)
+        made = replace(
+            turn, completion=replace(turn.completion, text=call.text), heard=heard, to=call.reader(turn.agent)
+        )
     return turn if made == turn else made

@@ -37,7 +37,7 @@ class ChatFormat:
         tokens, however the tokenizer would spell that text."""
         asked = tuple(messages)
         known = [turn for turn in earlier if turn.chat == options and is_continued(turn, asked)]
-        for turn in sorted(known, key=lambda turn: -len(turn.observation)):
+        for turn in sorted(known, key=lambda turn: (-len(turn.observation), -len(turn.prompt_ids))):
             if (ids := self._continued(asked, options, turn)) is not None:
                 return ids
         return self._rendered(asked, options)
@@ -70,6 +70,8 @@ class ChatFormat:
         return (*turn.prompt_ids, *drawn, *rest)
 
     def _text(self, messages: Sequence[Message], options: ChatOptions) -> str:
+        if messages and messages[-1].open:
+            return self._text(messages[:-1], options) + break_special_tokens(self.tokenizer, messages[-1].content)
         if not self.knows_tools:
             messages, options = spell_out_tools(messages, options), replace(options, tools=())
         try:
@@ -90,12 +92,13 @@ class ChatFormat:
 
 def is_continued(turn: Turn, messages: Sequence[Message]) -> bool:
     """Whether messages begin with what a turn saw, and go on with an assistant's message, which may be that turn."""
-    seen = len(turn.observation)
+    before = turn.observation[:-1] if turn.observation and turn.observation[-1].open else turn.observation
+    seen = len(before)
     return (
         bool(turn.prompt_ids and turn.completion.token_ids)
         and len(messages) > seen
         and messages[seen].role == "assistant"
-        and tuple(messages[:seen]) == turn.observation
+        and tuple(messages[:seen]) == before
     )
 
 

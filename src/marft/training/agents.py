@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from marft.game.agent import Agent, TextEngine
 from marft.game.lockstep import Lockstep, Patience
 from marft.game.thoughts import USUAL_MARKERS, ThoughtMarkers
 from marft.game.tool_calls import format_of
-from marft.game.tools import AgentTool, Tools
+from marft.game.tools import AgentTool, InlineCall, Tools
 from marft.models.chat import ChatFormat
 from marft.models.team import TeamModel
 from marft.types import ChatOptions, MarftError, Sampling
@@ -41,7 +41,7 @@ def make_agent(
     `spoken` is its base model's way to write chats, and to mark thoughts and calls."""
     agent = config.team.agents[name]
     written = None if spoken is None else format_of(spoken.template)
-    tools = replace(tools, written=written if tools.by_name else None)
+    tools = replace(tools, written=written if tools.by_name and not tools.inline else None)
     chat = ChatOptions(arguments=tuple(agent.chat_template_kwargs.items()), tools=tools.schemas)
     sampling = (
         Sampling(max_tokens=UNLIMITED) if agent.kind == "scripted" else agent.sampling
@@ -87,7 +87,9 @@ class OpenTools:
         if mates := [name for name in names if name in self._agents]:
             raise MarftError(f"tools: {mates[0]!r} is also an agent's name; give one of them another")
         return Tools(
-            by_name={name: in_lockstep(tool, lockstep) for name, tool in offered}, most=agent.calls or MOST_CALLS
+            by_name={name: in_lockstep(tool, lockstep) for name, tool in offered},
+            most=agent.calls or MOST_CALLS,
+            inline=inline_call(agent, offered),
         )
 
     def _offered(self, tool: str | ServerConfig, deadline: float) -> Iterable[tuple[str, AgentTool]]:
@@ -96,6 +98,17 @@ class OpenTools:
         if tool.mcp not in self._servers:
             self._servers[tool.mcp] = McpServer(tool.mcp)
         return self._servers[tool.mcp].tools(deadline)
+
+
+def inline_call(agent: AgentConfig, offered: Sequence[tuple[str, AgentTool]]) -> InlineCall | None:
+    """How an agent calls its only tool in the middle of a message; None where it does otherwise."""
+    if agent.inline_call is None:
+        return None
+    if len(offered) != 1 or offered[0][1].argument is None:
+        names = ", ".join(name for name, _ in offered)
+        raise MarftError(f"inline_call: it asks one tool that takes one text, and the tools are {names}; drop it")
+    opening, closing = agent.inline_call.split("{text}")
+    return InlineCall(opening=opening, closing=closing)
 
 
 def in_lockstep(tool: AgentTool, lockstep: Lockstep) -> AgentTool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,9 @@ from torch import Tensor
 from marft.algorithms.batch import TrainingBatch
 from marft.algorithms.decoupled import Mismatch, combine_plays
 from marft.learners.base import Update
+from marft.rollouts.call_counts import call_figures
 from marft.rollouts.source import Rollout
-from marft.types import Episode, Task
+from marft.types import Episode, Message, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,7 @@ def iteration_row(plays: Sequence[Play]) -> dict[str, Any]:
         counts.update(episode.counts)
     if counts:
         row["counts"] = dict(sorted(counts.items()))
+    row["calls"] = call_figures(played)
     row["agents"], row["critics"] = {}, {}
     for play in plays:
         learnt = {member.agent for member in play.data.batch.members if member.adapter in play.learning}
@@ -201,13 +204,17 @@ def episode_rows(
         for turn in episode.turns:
             row: dict[str, Any] = {
                 "agent": turn.agent,
-                "saw": [{"role": m.role, "content": m.content} for m in turn.observation],
+                "saw": [message_row(message) for message in turn.observation],
                 "text": turn.text,
                 "token_ids": list(turn.completion.token_ids),
                 "logprobs": list(turn.completion.logprobs),
                 "finish": turn.completion.finish,
                 "version": turn.completion.version,
             }
+            if turn.to is not None:  # a call of a tool, or its answer
+                row["to"] = turn.to
+            if turn.chat.tools:
+                row["tools"] = [json.loads(tool) for tool in turn.chat.tools]
             if len(turn.completion.versions) > 1:
                 row["versions"] = turn.completion.versions
             if (k := learnt.get((e, turn.index))) is not None:
@@ -226,3 +233,9 @@ def episode_rows(
             "ended": episode.ended,
             "turns": turns,
         }
+
+
+def message_row(message: Message) -> dict[str, Any]:
+    """A message, and the calls in it where there are some."""
+    calls = [{"name": call.name, "arguments": json.loads(call.arguments)} for call in message.calls]
+    return {"role": message.role, "content": message.content, **({"calls": calls} if calls else {})}
