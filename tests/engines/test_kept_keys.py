@@ -306,8 +306,8 @@ class Pool(RuleBasedStateMachine):
             other != owner or ids[: len(old)] != old
         ]  # fmt: skip
         if longer:
-            self.model.remove((owner, longer[0]))
-            self.model.append((owner, longer[0]))
+            self.model.remove((owner, max(longer)))
+            self.model.append((owner, max(longer)))
             return
         self.model.append((owner, ids))
         while len(self.model) > 4 or sum(len(old) * 8 for _, old in self.model) > ROOM:
