@@ -99,6 +99,7 @@ ROOMS: Mapping[str, Room] = {
     "engines": Room(marft=frozenset({"types", "terminal", "config", "models"}), lazily=True),
     "engines.local": Room(marft=frozenset({"types", "config", "models"}), libraries=frozenset({"torch"})),
     "engines.batch_state": Room(marft=frozenset({"types", "engines"}), libraries=frozenset({"torch"})),
+    "engines.kept_keys": Room(marft=frozenset({"models"}), libraries=frozenset({"torch"})),
     "engines.kv_cache": Room(marft=frozenset({"models"}), libraries=frozenset({"torch"})),
     "engines.eager": Room(marft=frozenset({"engines", "models"}), libraries=frozenset({"torch"})),
     "engines.slot_cache": Room(marft=frozenset({"models"}), libraries=frozenset({"torch"}), lazily=True),

@@ -439,6 +439,17 @@ def test_the_critics_mode_is_spelled_out(given: list[str], critics: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("given", "kept"),
+    [([], 0), (["engine.keep=7"], 7), (["team.workflow=rounds"], 1024), (["team.workflow=rounds", "engine.keep=0"], 0),
+     (["team.workflow=m:f"], 1024), (["team.workflow=vote"], 0), ([f"{A}.tools=[calculator]"], 1024),
+     ([f"{A}.adapter=one"], 0), ([f"{A}.adapter=one", f"{B}.adapter=one"], 1024),
+     ([f"{A}.trainable=false"], 0), ([f"{A}.trainable=false", f"{A}.model=other"], 0)],
+)  # fmt: skip
+def test_keys_are_kept_where_an_adapter_speaks_again(given: list[str], kept: int) -> None:
+    assert read(given).kept_turns == kept
+
+
+@pytest.mark.parametrize(
     ("given", "compares"),
     [([], False), (["engine.mismatch=true"], True), (["algorithm.correction=2"], True), (["engine.name=vllm"], True),
      (["train.lag=1"], False), (["train.lag=2"], True), (["train.lag=2", "algorithm.correction=null"], False)],

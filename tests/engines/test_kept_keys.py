@@ -158,8 +158,21 @@ def test_other_adapters_and_episodes_find_nothing(team: TeamModel, change: dict[
     torch.testing.assert_close(flat(found), recomputed(team, [other], found), atol=STRANGE, rtol=0)
 
 
+def test_in_no_episode_nothing_is_kept(team: TeamModel) -> None:
+    engine = keeping(team)
+    for _ in range(2):
+        seen, _ = tokens_read(team, engine, request(1))
+        assert seen[0] == len(request(1).prompt_ids)
+    assert len(engine.kept) == 0
+
+
 def publish(engine: LocalEngine) -> None:
     engine.publish(engine.version + 1, random_policy(engine.team, 1))
+
+
+def publish_a_version(engine: LocalEngine) -> None:
+    """Whatever it holds, it is another."""
+    engine.publish(engine.version + 1)
 
 
 def change_in_place(engine: LocalEngine) -> None:
@@ -174,7 +187,7 @@ def change_and_read_elsewhere(engine: LocalEngine) -> None:
     engine.team.refresh()
 
 
-@pytest.mark.parametrize("change", [publish, change_in_place, change_and_read_elsewhere])
+@pytest.mark.parametrize("change", [publish, publish_a_version, change_in_place, change_and_read_elsewhere])
 def test_no_keys_outlive_their_weights(change: Callable[[LocalEngine], None]) -> None:
     team = team_of(RANKS, std=0.05)
     engine, first = keeping(team), first_turn(1)
@@ -293,8 +306,8 @@ class Pool(RuleBasedStateMachine):
             other != owner or ids[: len(old)] != old
         ]  # fmt: skip
         if longer:
-            self.model.remove((owner, longer[0]))
-            self.model.append((owner, longer[0]))
+            self.model.remove((owner, max(longer)))
+            self.model.append((owner, max(longer)))
             return
         self.model.append((owner, ids))
         while len(self.model) > 4 or sum(len(old) * 8 for _, old in self.model) > ROOM:

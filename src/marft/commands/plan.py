@@ -277,7 +277,7 @@ def cache_bytes(config: Config, parts: Assembly) -> int:
     if engine.name == "vllm":
         return 0 if engine.url else int(engine.share * device_memory(parts.teams[0].device))
     ours = [base.engine for base in parts.bases.values() if isinstance(base.engine, LocalEngine)]
-    return sum(engine.stepper.cache.nbytes for engine in ours)
+    return sum(engine.stepper.cache.nbytes + engine.kept.nbytes for engine in ours)
 
 
 # --- in words --------------------------------------------------------------------------------------------------------

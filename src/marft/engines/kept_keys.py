@@ -76,11 +76,11 @@ class KeptKeys:
 
     def keep(self, owner: Owner, ids: tuple[int, ...], save: Callable[[], Sides], nbytes: int, room: int) -> None:
         """What `save` gives, of so many bytes, in the place of what these tokens begin with; all within `room` bytes."""
-        key = sort_key(ids)
-        for old in tuple(self._tokens.get(owner, ())):
-            if old.startswith(key):
-                self._use(owner, old)
-                return
+        key, known = sort_key(ids), tuple(self._tokens.get(owner, ()))
+        if longer := [old for old in known if old.startswith(key)]:
+            self._use(owner, max(longer))
+            return
+        for old in known:
             if key.startswith(old):
                 self._drop(owner, old)
         if nbytes > room:
