@@ -389,9 +389,10 @@ def learner_settings(config: Config, members: list[Member]) -> LearnerSettings:
 
 
 def update_limit(config: Config, limit: float | None) -> float | None:
-    """What one update may make of a limit on the KL from the policy that played. With a lag of η iterations, η updates lie
-    between that and the policy that is updated, and share what the config allows."""
-    return None if limit is None else limit / max(1, config.train.lag)
+    """What one update may make of a limit on the KL from the policy that played. With a lag of η > 1 iterations, η + 1 updates lie
+    between that and what is made of it, and share what the config allows."""
+    lag = config.train.lag
+    return limit if limit is None or lag <= 1 else limit / (1 + lag)
 
 
 def huber_delta(algorithm: AlgorithmConfig) -> float | None:
