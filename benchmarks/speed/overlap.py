@@ -141,6 +141,7 @@ def main() -> None:
     for _ in range(options.rounds):
         for name, case in cases.items():
             found[name] += seconds_of(recipe, given, options.iterations, case)
+            print(f"{name}: {whole(found[name]):.3f} s an iteration", file=sys.stderr, flush=True)
     medians = {name: round(whole(own), 3) for name, own in found.items()}
     result: dict[str, Any] = {
         "benchmark": "overlap",
