@@ -13,6 +13,7 @@ from marft.commands.estimate import KINDS, describe_estimates, estimate_kind, es
 from marft.config import load_config
 from marft.models import loading
 from marft.models.memory import Needs
+from marft.types import MarftError
 
 GB = 10**9
 NEEDS = Needs(base=3 * GB, adapters=GB // 2, optimizers=GB // 2, cache=10 * GB, activations=2 * GB)
@@ -60,4 +61,14 @@ def test_the_table_names_the_cards() -> None:
     assert "passes of 8,192 tokens, recomputed; 512 rows of 1,024 tokens" in lines[0]
     assert [line.split()[0] for line in lines[2:]] == ["bfloat16", "int8", "nf4"]
     assert lines[2].endswith("16 (170 rows), 24 (279 rows), 80 GB")
+    assert name_cards(replace(found[0], rows={8: None, 80: 435})) == "80 (435 rows) GB"
     assert name_cards(replace(found[0], rows={8: None, 80: None})) == "none of 8, 16, 24, 80 GB"
+
+
+def test_targets_that_no_layer_has_are_one_line() -> None:
+    with pytest.raises(MarftError, match="foo"):
+        estimate_run(config_of(lora={"targets": ["foo"]}))
+
+
+def test_half_precision_goes_by_its_name() -> None:
+    assert estimate_run(config_of(dtype="float16"))[0].kept_in == "float16"

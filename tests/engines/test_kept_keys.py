@@ -28,7 +28,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from teams import team_of
 
-from marft.engines.kept_keys import KeptKeys, Owner, Sides
+from marft.engines.eager import COPIED_TOKENS
+from marft.engines.kept_keys import KeptKeys, Owner, Prefix, Prompt, Sides
 from marft.engines.local import LocalEngine
 from marft.models.team import TeamModel
 from marft.types import Completion, Request, Sampling
@@ -164,6 +165,26 @@ def test_in_no_episode_nothing_is_kept(team: TeamModel) -> None:
         seen, _ = tokens_read(team, engine, request(1))
         assert seen[0] == len(request(1).prompt_ids)
     assert len(engine.kept) == 0
+
+
+def test_nothing_outlives_its_episode(team: TeamModel) -> None:
+    engine, one, other = keeping(team), first_turn(1), first_turn(2)
+    said, _ = ask(engine, one, other)
+    engine.forget(one.episode)
+    assert len(engine.kept) == 1
+    assert tokens_read(team, engine, next_turn(one, said))[0][0] == len(next_turn(one, said).prompt_ids)
+    engine.forget(other.episode)
+    engine.forget(one.episode)
+    assert (len(engine.kept), engine.kept.nbytes) == (0, 0)
+
+
+def test_prompts_that_go_on_are_cut_by_what_they_copy(team: TeamModel) -> None:
+    """256 prompts of 3,030 tokens, of which 3,000 are known."""
+    sides = (torch.zeros(0), torch.zeros(0))
+    prompts = [Prompt(tokens=(0, (1,) * 3030), prefix=Prefix(length=3000, sides=sides)) for _ in range(256)]
+    passes = keeping(team).stepper.passes(prompts)
+    assert sorted(i for each in passes for i in each) == list(range(256))
+    assert max(map(len, passes)) == COPIED_TOKENS // 3030
 
 
 def publish(engine: LocalEngine) -> None:

@@ -12,11 +12,11 @@ import pytest
 import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from voices import TASK, Voice, by_luck, in_turn, prompt, run, team, views
+from voices import TASK, Script, Voice, by_luck, in_turn, prompt, run, team, views
 
 from marft.game import play as playing
 from marft.game.play import Game, seed_of
-from marft.types import Completion, MarftError, Message, Request, Reward, Task, Turn
+from marft.types import Completion, MarftError, Message, Request, Reward, SpeechError, Task, Turn
 
 
 class Shows(toys.Echo):
@@ -385,3 +385,26 @@ def test_every_turn_has_its_own_luck_and_keeps_it() -> None:
 def test_seeds_are_the_same_on_every_machine() -> None:
     assert seed_of("0/train/0/t/0", 1) == 1568494074709915599
     assert all(0 <= seed_of(i) < 2**63 for i in range(100))
+
+
+class Remembering(Voice):
+    """An engine that keeps something of every episode."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__(script)
+        self.forgotten: list[object] = []
+
+    def forget(self, episode: object) -> None:
+        self.forgotten.append(episode)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_engine_is_told_once_that_an_episode_is_over(fails: bool) -> None:
+    def speak(request: Request) -> str:
+        if fails:
+            raise SpeechError("no voice")
+        return "yes"
+
+    voice = Remembering(speak)
+    run(team("a", "b", voice=voice), ended="failed" if fails else "terminated")
+    assert voice.forgotten == [voice.requests[0].episode]

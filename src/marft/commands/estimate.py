@@ -15,6 +15,7 @@ from marft.models.memory import BaseShape, Needs, Use, estimate_needs
 from marft.models.quantized import Kind
 from marft.terminal import format_bytes
 from marft.training.build import adapter_of, base_names, critic_of, model_of
+from marft.types import MarftError
 
 CARDS = (8, 16, 24, 80)  # GB
 FITS = 0.9  # of a GPU's memory: libraries, the allocator's gaps and other programs take the rest
@@ -29,6 +30,7 @@ class Estimate:
 
     kept_in: str
     needs: Needs
+    slots: int  # rows that are asked for
     rows: dict[int, int | None]
 
 
@@ -43,7 +45,11 @@ def estimate_kind(config: Config, bases: Sequence[tuple[str, Any]], kind: Kind |
     found = []
     for model, settings in bases:
         use = use_of(config, model, context_limit(settings.get_text_config()), kind)
-        found.append(estimate_needs(BaseShape.of(settings, config.lora.targets), use))
+        try:
+            shape = BaseShape.of(settings, config.lora.targets)
+        except ValueError as error:  # lora.targets that no layer has
+            raise MarftError(str(error)) from None
+        found.append(estimate_needs(shape, use))
     needs = Needs(
         base=sum(each.base for each in found),
         adapters=sum(each.adapters for each in found),
@@ -52,10 +58,9 @@ def estimate_kind(config: Config, bases: Sequence[tuple[str, Any]], kind: Kind |
         activations=max(each.activations for each in found),
     )
     slots = use_of(config, bases[0][0], 1, kind).slots
-    plain = "float32" if config.dtype == "float32" else "bfloat16"
-    return Estimate(
-        kept_in=kind or plain, needs=needs, rows={card: rows_on(config, needs, slots, card) for card in CARDS}
-    )
+    plain = "bfloat16" if config.dtype == "auto" else config.dtype
+    rows = {card: rows_on(config, needs, slots, card) for card in CARDS}
+    return Estimate(kept_in=kind or plain, needs=needs, slots=slots, rows=rows)
 
 
 def use_of(config: Config, model: str, longest: int, kind: Kind | None) -> Use:
@@ -79,6 +84,7 @@ def use_of(config: Config, model: str, longest: int, kind: Kind | None) -> Use:
         prefill=PREFILL_TOKENS,
         dtype_bytes=4 if config.dtype == "float32" else 2,
         quantize=kind,
+        trust_region=config.algorithm.trust_region is not None,
     )
 
 
@@ -112,8 +118,9 @@ def describe_estimates(config: Config, found: Sequence[Estimate]) -> Iterator[st
 
 def name_cards(found: Estimate) -> str:
     """`8 (216 rows), 16, 24, 80 GB`: rows at once, where they are not all that were asked for."""
-    most = max((rows for rows in found.rows.values() if rows), default=0)
     cards = [
-        f"{card}" if rows == most else f"{card} ({rows} rows)" for card, rows in found.rows.items() if rows is not None
+        f"{card}" if rows == found.slots else f"{card} ({rows} rows)"
+        for card, rows in found.rows.items()
+        if rows is not None
     ]
     return f"{', '.join(cards)} GB" if cards else f"none of {', '.join(map(str, CARDS))} GB"

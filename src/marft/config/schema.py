@@ -29,7 +29,7 @@ from marft.config.section import Section, Text, check_class
 from marft.config.team import TeamConfig, check_url
 
 ENGINES = ("local", "vllm")
-KEPT_TURNS = 1024  # unless `engine.keep` says how many
+KEPT_TURNS = 1024  # at least, unless `engine.keep` says how many
 
 
 class EnvConfig(Section):
@@ -239,7 +239,8 @@ class Config(Section):
     def kept_turns(self) -> int:
         """Of how many turns the local engine keeps keys."""
         if self.engine.keep is None:
-            return KEPT_TURNS if self.team.speaks_again else 0
+            under_way = self.train.tasks * self.train.samples * len(self.team.agents)
+            return max(KEPT_TURNS, under_way) if self.team.speaks_again else 0
         return self.engine.keep
 
     def engines_beside(self, worker: int | None = None) -> int:

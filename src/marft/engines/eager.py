@@ -20,6 +20,7 @@ from marft.models.lora import Routing
 from marft.models.team import TeamModel
 
 PREFILL_TOKENS = 8192  # of one pass over prompts, padding included
+COPIED_TOKENS = 65536  # of one pass over prompts that go on, padding and what is known included
 
 
 class Stepper(Protocol):
@@ -55,12 +56,19 @@ class EagerStepper:
         self.cache = KVCache(len(rows.idle))
 
     def passes(self, prompts: Sequence[Prompt]) -> list[list[int]]:
-        """Of like length, since they are padded; those of which nothing is known by themselves."""
+        """Of like length, since they are padded; those of which nothing is known by themselves. The others' keys are copied
+        out of the cache, as many as the longest has."""
         cut: list[list[int]] = []
+        longest = 0  # of the last pass
         for i in sorted(range(len(prompts)), key=lambda i: (prompts[i].known > 0, prompts[i].rest)):
-            fits = cut and prompts[i].rest * (len(cut[-1]) + 1) <= PREFILL_TOKENS
-            if not fits or (prompts[cut[-1][0]].known > 0) != (prompts[i].known > 0):
+            prompt, rows = prompts[i], 1 + (len(cut[-1]) if cut else 0)
+            longest = max(longest, len(prompt.tokens[1]))
+            fits = cut and prompt.rest * rows <= PREFILL_TOKENS
+            if prompt.known:
+                fits = fits and prompts[cut[-1][0]].known > 0 and longest * rows <= COPIED_TOKENS
+            if not fits:
                 cut.append([])
+                longest = len(prompt.tokens[1])
             cut[-1].append(i)
         return [[chunk[i] for i in sharing_order([prompts[i].tokens for i in chunk])] for chunk in cut]
 

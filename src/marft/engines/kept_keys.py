@@ -2,7 +2,7 @@
 
 An agent's next prompt mostly begins as its last one did, and in a conversation with all that it said then. What a turn
 leaves belongs to its episode, its adapter and the weights that computed it, and no other prompt ever meets it: keys
-depend on all three, and a play must not depend on what this process has played before.
+depend on all three, and a play must not depend on what this process has played before. It goes when the episode ends.
 
 Turns that were used least lately go first. Those of earlier plays go before all others, and so change nothing either.
 """
@@ -64,6 +64,12 @@ class KeptKeys:
             self.policy = policy
             self.shrink(0)
 
+    def forget(self, episode: Hashable) -> None:
+        """Nothing of this episode is kept."""
+        for owner in [owner for owner in self._tokens if owner[0] == episode]:
+            for tokens in tuple(self._tokens[owner]):
+                self._drop(owner, tokens)
+
     def find(self, owner: Owner, ids: tuple[int, ...]) -> Prefix | None:
         """The longest prefix of a prompt that is known; its last token never is, since what follows it is asked for."""
         if owner not in self._tokens:
@@ -80,11 +86,11 @@ class KeptKeys:
         if longer := [old for old in known if old.startswith(key)]:
             self._use(owner, max(longer))
             return
+        if nbytes > room:
+            return
         for old in known:
             if key.startswith(old):
                 self._drop(owner, old)
-        if nbytes > room:
-            return
         self.shrink(room - nbytes, self.most - 1)
         sides = save()
         self._sides[owner, key] = sides

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -15,6 +14,7 @@ from marft.models.attention import attend_on_grid, from_grid, ragged, to_grid
 from marft.models.layout import Layout
 
 GROW = 64  # the cache grows in steps of this many positions
+KEPT_BYTES = 2 << 30  # of turns that are over
 
 
 class Cache(Protocol):
@@ -89,8 +89,8 @@ class KVCache:
             self.keys[layer][:, :, :before], self.values[layer][:, :, :before] = old
 
     def spare(self, positions: int, live: int) -> int:
-        """Memory is not counted here."""
-        return sys.maxsize
+        """The same however long rows are, so that what is kept never depends on what was played before."""
+        return KEPT_BYTES
 
     def bytes(self, positions: int) -> int:
         """Of so many positions of a slot."""

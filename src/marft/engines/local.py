@@ -108,6 +108,10 @@ class LocalEngine:
             self.team.load_adapters(adapters)
         self.version = version
 
+    def forget(self, episode: Hashable) -> None:
+        """Frees the keys that were kept for it."""
+        self.kept.forget(episode)
+
     def close(self) -> None:
         """Frees the cache; whoever waits is told."""
         self.closed = True

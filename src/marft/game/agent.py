@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from marft.game.observation import History
 from marft.game.thoughts import USUAL_MARKERS, ThoughtMarkers
@@ -23,6 +23,14 @@ class TextEngine(Protocol):
 
     async def generate(self, request: Request) -> Completion:
         """One completion; SpeechError where there is none, PromptTooLong where the model cannot read so much."""
+
+
+@runtime_checkable
+class RememberingEngine(Protocol):
+    """One that keeps what it has read and said in an episode, for the prompts that go on from it."""
+
+    def forget(self, episode: Hashable) -> None:
+        """The episode is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from marft.game.agent import ActOptions, Agent
+from marft.game.agent import ActOptions, Agent, RememberingEngine
 from marft.game.arguments import checked_names, require_workflow_text
 from marft.game.endings import (
     ContextOverflow,
@@ -314,6 +314,12 @@ class Game:
             await self._env.hear(turn)
         self.turns.append(turn)
 
+    def close(self) -> None:
+        """Nothing goes on from here, and engines need remember nothing of it."""
+        for engine in {id(agent.engine): agent.engine for agent in self.team.values()}.values():
+            if isinstance(engine, RememberingEngine):
+                engine.forget(self._episode)
+
 
 async def play(
     *, task: Task, sample: int, team: Mapping[str, Agent], host: EnvironmentHost, workflow: Workflow, seed: str,
@@ -336,6 +342,8 @@ async def play(
         reward = game.awarded or await env.reward(last=True)
     except EpisodeFailed as error:
         over = error
+    finally:
+        game.close()
     if not isinstance(over, EpisodeFailed) and len(game.turns) < len(replayed):
         check_replay(replayed[len(game.turns)], "nobody")
     failure = over if isinstance(over, EpisodeFailed) else None

@@ -18,7 +18,10 @@ from marft.models.lora import find_targets
 from marft.models.quantized import BLOCK, Kind
 
 FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # layers that are one product
-ADAPTER, LEARNING = 4, 12  # bytes of a parameter in fp32; of its gradient and two Adam moments
+ADAPTER, LEARNING = (
+    4,
+    12,
+)  # bytes of a parameter in fp32; of its gradient and two Adam moments, and of what a region holds
 COPIED_KEYS = 4  # the most that a pass copies for each of its tokens, where prompts are shared
 
 
@@ -98,6 +101,7 @@ class Use:
     prefill: int  # tokens of a pass over prompts
     dtype_bytes: int = 2
     quantize: Kind | None = None
+    trust_region: bool = False  # which holds the weights and moments of before the last step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +133,7 @@ def estimate_needs(base: BaseShape, use: Use) -> Needs:
     return Needs(
         base=base.other * size + sum(weight_bytes(each, use) for each in base.products),
         adapters=trained * ADAPTER + copies * size,
-        optimizers=trained * LEARNING,
+        optimizers=trained * LEARNING * (2 if use.trust_region else 1),
         cache=use.slots * slot_bytes(base, use),
         activations=max(training_bytes(base, use), playing_bytes(base, use)),
     )

@@ -91,6 +91,8 @@ class ServedTeam:
             return await answer_chat(game, request)
         except (GameOver, MarftError) as error:
             raise BadRequest(f"{request.model} cannot speak: {error}", 502, "agent_failed") from None
+        finally:
+            game.close()
 
     async def _play(self, request: ChatRequest, sample: int) -> Answer:
         """An episode of the whole team, as evaluation plays it."""
