@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 RECIPES = "src/marft/recipes"
 HARDWARE = {  # by the recipe's model
     "nano": "CPU",
-    "Qwen/Qwen2.5-1.5B-Instruct": "one GPU, 24 GB",
+    "Qwen/Qwen2.5-1.5B-Instruct": "one GPU, 80 GB ([16 GB with `train.recompute=true`](docs/memory.md))",
     "Qwen/Qwen2.5-3B-Instruct": "one GPU, 80 GB",
 }
 ORDER = (
