@@ -8,6 +8,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -19,6 +20,7 @@ from voices import Voice, by_luck, in_turn, run, team
 
 from marft.envs.hosting import InProcess
 from marft.game.play import Game
+from marft.game.tools import AgentTool, InlineCall, Tools
 from marft.game.workflows import Workflow
 from marft.game.workflows.built_in import sequential, vote
 from marft.programs import served_team as module
@@ -198,6 +200,25 @@ def test_tools_are_an_agent_s() -> None:
             await client.chat.completions.create(model="duo", messages=ASKED, tools=[TOOL])
 
     ask(use, served(Voice(in_turn(call))))
+
+
+@pytest.mark.parametrize("inline", [None, InlineCall(opening="", closing="=")])
+def test_an_agent_s_own_tools_do_not_end_its_answer(inline: InlineCall | None) -> None:
+    async def never(asked: str) -> str:
+        raise AssertionError(asked)
+
+    voice = Voice()
+    served_team = served(voice)
+    solver = served_team.agents["solver"]
+    tools = Tools(by_name={"add": AgentTool(help="", use=never)}, most=2, inline=inline)
+    armed = replace(solver, tools=tools, sampling=replace(solver.sampling, stop=("END", *tools.stops)))
+    served_team.agents = {**served_team.agents, "solver": armed}
+
+    async def use(client: AsyncOpenAI) -> None:
+        await client.chat.completions.create(model="solver", messages=ASKED, stop=["."])
+
+    ask(use, served_team)
+    assert voice.requests[0].sampling.stop == ("END", ".")
 
 
 def test_another_token_is_refused() -> None:

@@ -19,6 +19,7 @@ from marft.game.endings import GameOver
 from marft.game.guarded_env import EnvironmentHost, GuardedEnv
 from marft.game.play import Game, play
 from marft.game.tool_calls import Spoken
+from marft.game.tools import NO_TOOLS
 from marft.game.workflows import Workflow
 from marft.programs.answering import answer_chat
 from marft.programs.http_server import HttpServer, bearer_key
@@ -80,7 +81,7 @@ class ServedTeam:
 
     def _game(self, request: ChatRequest, seed: int) -> Game:
         """In which an agent is asked: nothing was said before, and the environment hears nothing."""
-        agent = with_sampling(self.agents[request.model], request)
+        agent = without_tools(with_sampling(self.agents[request.model], request))
         return Game(
             task=self.task, team={**self.agents, agent.name: agent}, env=GuardedEnv(self.host),
             seed=f"{self.seed}/{self.task.id}/{seed}",
@@ -140,6 +141,12 @@ def with_sampling(agent: Agent, request: ChatRequest) -> Agent:
     given = {"temperature": request.temperature, "top_p": request.top_p}
     changed: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     return replace(agent, sampling=replace(agent.sampling, **changed))
+
+
+def without_tools(agent: Agent) -> Agent:
+    """The agent without its own tools, which nobody would call here, and without the stop strings that end their calls."""
+    stop = tuple(text for text in agent.sampling.stop if text not in agent.tools.stops)
+    return replace(agent, tools=NO_TOOLS, sampling=replace(agent.sampling, stop=stop))
 
 
 def last_question(request: ChatRequest) -> str:
