@@ -255,6 +255,7 @@ def test_a_header_without_the_token(header: str) -> None:
         ("localhost:1", 200),
         ("127.0.0.1", 200),
         ("[::1]:8", 200),
+        ("[::1", 403),
         ("evil.example", 403),
         ("127.0.0.1.evil.example", 403),
     ],
@@ -273,7 +274,64 @@ def test_a_web_page_s_own_name_does_not_lead_to_it(host: str, status: int) -> No
     asyncio.run(play())
 
 
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://localhost:3000", 200),
+        ("https://127.0.0.1", 200),
+        ("http://[::1]:8", 200),
+        ("https://evil.example", 403),
+        ("http://localhost.evil.example", 403),
+        ("http://localhost:80@evil.example", 403),
+        ("http://[::1", 403),
+        ("null", 403),
+        ("", 403),
+    ],
+)
+def test_a_stranger_s_page_is_refused(origin: str, status: int) -> None:
+    async def play() -> None:
+        for token, expected in ((None, status), ("secret", 200)):
+            headers = {"Origin": origin, "Authorization": "Bearer secret"}
+            async with (
+                listening(served(), token) as url,
+                aiohttp.ClientSession() as http,
+                http.post(f"{url}/chat/completions", json=GOOD, headers=headers) as answer,
+            ):
+                assert answer.status == expected
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        ("application/json", 200),
+        ("application/json; charset=utf-8", 200),
+        ("text/plain", 415),
+        ("text/plain; application/json", 415),
+        ("application/x-www-form-urlencoded", 415),
+        ("", 415),
+    ],
+)
+def test_what_a_form_could_send_is_refused(kind: str, status: int) -> None:
+    voice = Voice()
+
+    async def play() -> None:
+        for token, expected in ((None, status), ("secret", 200)):
+            voice.requests.clear()
+            headers = {"Content-Type": kind, "Authorization": "Bearer secret"}
+            async with (
+                listening(served(voice), token) as url,
+                aiohttp.ClientSession() as http,
+                http.post(f"{url}/chat/completions", data=json.dumps(GOOD).encode(), headers=headers) as answer,
+            ):
+                assert (answer.status, bool(voice.requests)) == (expected, expected == 200)
+
+    asyncio.run(play())
+
+
 GOOD = {"model": "duo", "messages": ASKED}
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.mark.parametrize(
@@ -301,7 +359,7 @@ def test_hostile_bodies(body: Any, status: int, line: str) -> None:
     async def play() -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         async with listening(served(voice)) as url, aiohttp.ClientSession() as http:
-            async with http.post(f"{url}/chat/completions", data=data) as answer:
+            async with http.post(f"{url}/chat/completions", data=data, headers=JSON) as answer:
                 error = (await answer.json())["error"]
                 assert (answer.status, line in error["message"]) == (status, True), error
             async with http.get(f"{url}/models") as answer:
@@ -315,7 +373,7 @@ def test_a_body_that_swells_is_cut() -> None:
     async def play() -> None:
         packed = gzip.compress(b" " * (64 << 20))
         async with listening(served()) as url, aiohttp.ClientSession() as http:
-            headers = {"Content-Encoding": "gzip"}
+            headers = {**JSON, "Content-Encoding": "gzip"}
             async with http.post(f"{url}/chat/completions", data=packed, headers=headers) as answer:
                 assert answer.status == 413
 

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -118,8 +119,7 @@ def make_server(team: ServedTeam, token: str | None) -> HttpServer[ServedTeam]:
 
     def identify(request: web.BaseRequest) -> ServedTeam:
         if token is None:
-            if not is_local(request.host):  # a web page's own name may lead here
-                raise BadRequest(f"the host {request.host!r} is not this machine's", 403, "forbidden_host")
+            refuse_web_pages(request)
         elif not secrets.compare_digest((bearer_key(request) or "").encode("utf-8", "replace"), token.encode()):
             raise BadRequest("the token is wrong", 401, "invalid_api_key")
         return team
@@ -127,11 +127,23 @@ def make_server(team: ServedTeam, token: str | None) -> HttpServer[ServedTeam]:
     return HttpServer(identify, deadline=DEADLINE_S, cancels=True)
 
 
-def is_local(host: str) -> bool:
-    """Whether a request's Host, with its port, names this machine's loopback interface."""
-    name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+def refuse_web_pages(request: web.BaseRequest) -> None:
+    """Raise a BadRequest for what a stranger's page may have a browser send: its own name may lead here, and what a form
+    could say is sent without asking us first."""
+    origin = request.headers.get("Origin")
+    if not is_local(f"//{request.host}"):
+        raise BadRequest(f"the host {request.host!r} is not this machine's", 403, "forbidden_host")
+    if origin is not None and not is_local(origin):
+        raise BadRequest(f"the origin {origin!r} is not this machine's", 403, "forbidden_origin")
+    if request.method == "POST" and request.content_type != "application/json":
+        raise BadRequest("the request is not JSON: send Content-Type: application/json", 415, "unsupported_media_type")
+
+
+def is_local(address: str) -> bool:
+    """Whether the host of a URL is this machine's loopback interface."""
     try:
-        return name.lower() == "localhost" or ipaddress.ip_address(name).is_loopback
+        name = urlsplit(address).hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
 
