@@ -104,6 +104,18 @@ def test_the_agent_s_own_sampling_is_the_default_and_its_limit_stays() -> None:
     assert (sampling.temperature, sampling.top_p, sampling.max_tokens) == (1.0, 1.0, 99)
 
 
+@pytest.mark.parametrize(("asked", "used"), [(1e-40, 0.0), (1e-7, 0.0), (1e-6, 1e-6), (0.5, 0.5)])
+def test_a_temperature_of_all_but_nothing_is_none(asked: float, used: float) -> None:
+    voice = Voice()
+
+    async def use(client: AsyncOpenAI) -> None:
+        await client.chat.completions.create(model="solver", messages=ASKED, temperature=asked)
+        await client.responses.create(model="solver", input="2 + 2?", temperature=asked)
+
+    ask(use, served(voice))
+    assert [request.sampling.temperature for request in voice.requests] == [used, used]
+
+
 @pytest.mark.parametrize("model", ["solver", "duo"])
 def test_seeds_repeat_answers_and_choices_differ(model: str) -> None:
     async def use(client: AsyncOpenAI) -> None:
