@@ -299,6 +299,7 @@ def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
         (["--host", "0.0.0.0"], "other machines reach it, so it needs a token: set MARFT_TOKEN"),
         (["--host", "0.0.0.0", "--token", " "], "a token is printable ASCII"),
         (["--host", "no.such.host.invalid"], "--host no.such.host.invalid --port 0"),
+        (["--host", "a..b"], "--host a..b: not the name of a host"),
         (["--port", "99999"], "--port 99999"),
     ],
 )
