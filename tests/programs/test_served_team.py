@@ -69,6 +69,21 @@ def test_models_are_the_team_and_its_agents() -> None:
     ask(use, served())
 
 
+def test_a_team_that_takes_no_questions_is_no_model() -> None:
+    voice = Voice()
+    agents_only = served(voice)
+    agents_only.plays = False
+
+    async def use(client: AsyncOpenAI) -> None:
+        assert [model.id for model in (await client.models.list()).data] == ["planner", "solver"]
+        with pytest.raises(openai.NotFoundError, match="takes no questions; ask one of planner, solver"):
+            await client.chat.completions.create(model="duo", messages=ASKED)
+        assert voice.requests == []
+        assert (await client.chat.completions.create(model="solver", messages=ASKED)).choices
+
+    ask(use, agents_only)
+
+
 def test_an_agent_reads_the_client_s_messages_alone() -> None:
     voice = Voice()
 

@@ -49,13 +49,14 @@ class ServedTeam:
     workflow: Workflow
     task: Task
     seed: str
+    plays: bool = True  # whether the team as a whole may be asked
     under_way: set[asyncio.Task[Any]] = field(default_factory=set)
     calls: Iterator[object] = field(default_factory=random_names)
 
     @property
     def models(self) -> Iterable[str]:
-        """The team, and everybody on it."""
-        return (self.name, *self.agents)
+        """The team, where it plays, and everybody on it."""
+        return (self.name, *self.agents) if self.plays else tuple(self.agents)
 
     @property
     def most(self) -> int:
@@ -65,20 +66,26 @@ class ServedTeam:
     async def ask(self, request: ChatRequest) -> list[Answer]:
         """All choices: turns of an agent, or episodes of the team."""
         seed = secrets.randbelow(SEEDS) if request.seed is None else request.seed
-        if request.model == self.name:
+        if request.model == self.name and self.plays:
             answers = [self._play(request, seed + choice) for choice in range(request.choices)]
         elif request.model in self.agents:
             game = self._game(request, seed)
             answers = [self._chat(game, request) for _ in range(request.choices)]
         else:
-            models = ", ".join(self.models)
-            raise BadRequest(f"there is no model {request.model!r}; there are {models}", 404, "model_not_found")
+            raise BadRequest(self._missing(request.model), 404, "model_not_found")
         tasks = [asyncio.ensure_future(answer) for answer in answers]
         try:
             return list(await asyncio.gather(*tasks))
         finally:
             for task in tasks:  # where one fails, the others need not go on
                 task.cancel()
+
+    def _missing(self, model: str) -> str:
+        """Why nobody answers to that name."""
+        models = ", ".join(self.models)
+        if model == self.name:
+            return f"{model} as a whole plays its environment's own tasks and takes no questions; ask one of {models}"
+        return f"there is no model {model!r}; there are {models}"
 
     def _game(self, request: ChatRequest, seed: int) -> Game:
         """In which an agent is asked: nothing was said before, and the environment hears nothing."""
