@@ -41,6 +41,12 @@ class Echo(marft.Environment[str]):
         return marft.Reward(team=score, correct=score > 0.5)
 
 
+class Seeded(Echo):
+    """Its tasks are more than their prompts."""
+
+    takes_prompts = False
+
+
 class Golden(Echo):
     """Says what a right answer is, and hosts of any kind are asked."""
 

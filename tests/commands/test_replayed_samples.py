@@ -240,3 +240,10 @@ def test_environments_say_their_right_answers() -> None:
     assert many.startswith("passes 9 tests:\nassert f(0) == 999")
     assert many.endswith("…")
     assert len(many) < 2000
+
+
+def test_a_prompt_of_one_s_own_is_refused_where_tasks_are_more(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["play", *toys.ECHO, "env.name=toys:Seeded", "--prompt", "2 + 2?"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line == "marft: --prompt: a task of toys:Seeded is more than its prompt; choose one of its own with --task"
+    assert main(["play", *toys.ECHO, "env.name=toys:Seeded", "--task", "1"]) == 0

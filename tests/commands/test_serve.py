@@ -25,7 +25,7 @@ from toys import ECHO
 from marft.cli import main
 from marft.commands.listening import base_url, bind
 from marft.commands.play import play_task
-from marft.commands.serve import curl_command, served_team, team_name
+from marft.commands.serve import curl_command, describe_server, served_team, team_name
 from marft.config import Config
 from marft.engines.local import LocalEngine
 from marft.evaluation.benchmarks import evaluation_runner
@@ -205,6 +205,15 @@ def test_the_team_s_name(source: str | None, name: str) -> None:
     assert team_name(source, load_config(None, [])) == name
 
 
+def test_an_environment_that_takes_no_prompts_has_its_agents_served_alone() -> None:
+    config, parts = load_team(None, [*ECHO, "env.name=toys:Seeded"])
+    with parts, served_team(config, parts, "duo") as team, bind("127.0.0.1", 0) as bound:
+        assert list(team.models) == ["planner", "solver"]
+        serving, curl, _ = describe_server(team, bound, None)
+        assert serving == f"serving at {base_url(bound)}: planner, solver"
+        assert '"model": "planner"' in curl
+
+
 def test_it_is_a_method_of_a_team_too(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import marft
     from marft.commands import serve as module
@@ -299,6 +308,7 @@ def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
         (["--host", "0.0.0.0"], "other machines reach it, so it needs a token: set MARFT_TOKEN"),
         (["--host", "0.0.0.0", "--token", " "], "a token is printable ASCII"),
         (["--host", "no.such.host.invalid"], "--host no.such.host.invalid --port 0"),
+        (["--host", "a..b"], "--host a..b: not the name of a host"),
         (["--port", "99999"], "--port 99999"),
     ],
 )

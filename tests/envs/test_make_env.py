@@ -9,8 +9,29 @@ import toys
 
 from marft.envs import make_env
 from marft.envs.arithmetic import Arithmetic
+from marft.envs.base import Environment
+from marft.envs.gymnasium import Gymnasium
+from marft.envs.openenv import OpenEnv
+from marft.envs.pettingzoo import PettingZoo
 from marft.envs.task_validation import load_tasks
+from marft.envs.textarena import TextArena
+from marft.envs.verifiers import Verifiers
 from marft.types import MarftError
+
+
+@pytest.mark.parametrize(
+    ("kind", "takes"),
+    [
+        (Arithmetic, True),
+        (Gymnasium, False),
+        (OpenEnv, False),
+        (PettingZoo, False),
+        (TextArena, False),
+        (Verifiers, False),
+    ],
+)
+def test_where_a_task_is_what_its_prompt_says(kind: type[Environment[Any]], takes: bool) -> None:
+    assert kind.takes_prompts == takes
 
 
 def test_built_in_and_ones_own() -> None:

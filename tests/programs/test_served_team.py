@@ -8,6 +8,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -19,6 +20,7 @@ from voices import Voice, by_luck, in_turn, run, team
 
 from marft.envs.hosting import InProcess
 from marft.game.play import Game
+from marft.game.tools import AgentTool, InlineCall, Tools
 from marft.game.workflows import Workflow
 from marft.game.workflows.built_in import sequential, vote
 from marft.programs import served_team as module
@@ -67,6 +69,21 @@ def test_models_are_the_team_and_its_agents() -> None:
     ask(use, served())
 
 
+def test_a_team_that_takes_no_questions_is_no_model() -> None:
+    voice = Voice()
+    agents_only = served(voice)
+    agents_only.plays = False
+
+    async def use(client: AsyncOpenAI) -> None:
+        assert [model.id for model in (await client.models.list()).data] == ["planner", "solver"]
+        with pytest.raises(openai.NotFoundError, match="takes no questions; ask one of planner, solver"):
+            await client.chat.completions.create(model="duo", messages=ASKED)
+        assert voice.requests == []
+        assert (await client.chat.completions.create(model="solver", messages=ASKED)).choices
+
+    ask(use, agents_only)
+
+
 def test_an_agent_reads_the_client_s_messages_alone() -> None:
     voice = Voice()
 
@@ -100,6 +117,18 @@ def test_the_agent_s_own_sampling_is_the_default_and_its_limit_stays() -> None:
     ask(use, served(voice))
     sampling = voice.requests[0].sampling
     assert (sampling.temperature, sampling.top_p, sampling.max_tokens) == (1.0, 1.0, 99)
+
+
+@pytest.mark.parametrize(("asked", "used"), [(1e-40, 0.0), (1e-7, 0.0), (1e-6, 1e-6), (0.5, 0.5)])
+def test_a_temperature_of_all_but_nothing_is_none(asked: float, used: float) -> None:
+    voice = Voice()
+
+    async def use(client: AsyncOpenAI) -> None:
+        await client.chat.completions.create(model="solver", messages=ASKED, temperature=asked)
+        await client.responses.create(model="solver", input="2 + 2?", temperature=asked)
+
+    ask(use, served(voice))
+    assert [request.sampling.temperature for request in voice.requests] == [used, used]
 
 
 @pytest.mark.parametrize("model", ["solver", "duo"])
@@ -200,6 +229,25 @@ def test_tools_are_an_agent_s() -> None:
     ask(use, served(Voice(in_turn(call))))
 
 
+@pytest.mark.parametrize("inline", [None, InlineCall(opening="", closing="=")])
+def test_an_agent_s_own_tools_do_not_end_its_answer(inline: InlineCall | None) -> None:
+    async def never(asked: str) -> str:
+        raise AssertionError(asked)
+
+    voice = Voice()
+    served_team = served(voice)
+    solver = served_team.agents["solver"]
+    tools = Tools(by_name={"add": AgentTool(help="", use=never)}, most=2, inline=inline)
+    armed = replace(solver, tools=tools, sampling=replace(solver.sampling, stop=("END", *tools.stops)))
+    served_team.agents = {**served_team.agents, "solver": armed}
+
+    async def use(client: AsyncOpenAI) -> None:
+        await client.chat.completions.create(model="solver", messages=ASKED, stop=["."])
+
+    ask(use, served_team)
+    assert voice.requests[0].sampling.stop == ("END", ".")
+
+
 def test_another_token_is_refused() -> None:
     async def use(client: AsyncOpenAI) -> None:
         with pytest.raises(openai.AuthenticationError) as refused:
@@ -234,6 +282,7 @@ def test_a_header_without_the_token(header: str) -> None:
         ("localhost:1", 200),
         ("127.0.0.1", 200),
         ("[::1]:8", 200),
+        ("[::1", 403),
         ("evil.example", 403),
         ("127.0.0.1.evil.example", 403),
     ],
@@ -252,7 +301,64 @@ def test_a_web_page_s_own_name_does_not_lead_to_it(host: str, status: int) -> No
     asyncio.run(play())
 
 
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://localhost:3000", 200),
+        ("https://127.0.0.1", 200),
+        ("http://[::1]:8", 200),
+        ("https://evil.example", 403),
+        ("http://localhost.evil.example", 403),
+        ("http://localhost:80@evil.example", 403),
+        ("http://[::1", 403),
+        ("null", 403),
+        ("", 403),
+    ],
+)
+def test_a_stranger_s_page_is_refused(origin: str, status: int) -> None:
+    async def play() -> None:
+        for token, expected in ((None, status), ("secret", 200)):
+            headers = {"Origin": origin, "Authorization": "Bearer secret"}
+            async with (
+                listening(served(), token) as url,
+                aiohttp.ClientSession() as http,
+                http.post(f"{url}/chat/completions", json=GOOD, headers=headers) as answer,
+            ):
+                assert answer.status == expected
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        ("application/json", 200),
+        ("application/json; charset=utf-8", 200),
+        ("text/plain", 415),
+        ("text/plain; application/json", 415),
+        ("application/x-www-form-urlencoded", 415),
+        ("", 415),
+    ],
+)
+def test_what_a_form_could_send_is_refused(kind: str, status: int) -> None:
+    voice = Voice()
+
+    async def play() -> None:
+        for token, expected in ((None, status), ("secret", 200)):
+            voice.requests.clear()
+            headers = {"Content-Type": kind, "Authorization": "Bearer secret"}
+            async with (
+                listening(served(voice), token) as url,
+                aiohttp.ClientSession() as http,
+                http.post(f"{url}/chat/completions", data=json.dumps(GOOD).encode(), headers=headers) as answer,
+            ):
+                assert (answer.status, bool(voice.requests)) == (expected, expected == 200)
+
+    asyncio.run(play())
+
+
 GOOD = {"model": "duo", "messages": ASKED}
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.mark.parametrize(
@@ -280,7 +386,7 @@ def test_hostile_bodies(body: Any, status: int, line: str) -> None:
     async def play() -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         async with listening(served(voice)) as url, aiohttp.ClientSession() as http:
-            async with http.post(f"{url}/chat/completions", data=data) as answer:
+            async with http.post(f"{url}/chat/completions", data=data, headers=JSON) as answer:
                 error = (await answer.json())["error"]
                 assert (answer.status, line in error["message"]) == (status, True), error
             async with http.get(f"{url}/models") as answer:
@@ -294,7 +400,7 @@ def test_a_body_that_swells_is_cut() -> None:
     async def play() -> None:
         packed = gzip.compress(b" " * (64 << 20))
         async with listening(served()) as url, aiohttp.ClientSession() as http:
-            headers = {"Content-Encoding": "gzip"}
+            headers = {**JSON, "Content-Encoding": "gzip"}
             async with http.post(f"{url}/chat/completions", data=packed, headers=headers) as answer:
                 assert answer.status == 413
 

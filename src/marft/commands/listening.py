@@ -30,6 +30,8 @@ def bind(host: str, port: int) -> socket.socket:
         if os.name == "posix":  # a server that has just ended leaves connections behind that hold its port
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
+    except UnicodeError:
+        raise MarftError(f"--host {host}: not the name of a host") from None
     except OSError as error:
         if bound is not None:
             bound.close()

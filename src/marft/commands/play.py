@@ -52,6 +52,9 @@ def play_task(
     if sample < 0:
         raise MarftError(f"--sample {sample}: samples are counted from 0")
     with evaluation_runner(config, parts, benchmark or config.env.name, benchmark_env(config, benchmark)) as runner:
+        if prompt is not None and not runner.host.env.takes_prompts:
+            name = benchmark or config.env.name
+            raise MarftError(f"--prompt: a task of {name} is more than its prompt; choose one of its own with --task")
         tasks = runner.host.tasks("test")
         own = None if prompt is None else Task(id=YOURS, prompt=prompt, data=tasks[0].data)
         chosen = validate_task(own or find_task(tasks, task), YOURS)

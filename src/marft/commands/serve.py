@@ -42,6 +42,7 @@ def served_team(config: Config, parts: Assembly, name: str) -> Iterator[ServedTe
         yield ServedTeam(
             name=name, agents=runner.team, host=runner.host, workflow=runner.workflow,
             task=Task(id=YOURS, prompt=first.prompt, data=first.data), seed=f"{config.seed}/eval",
+            plays=runner.host.env.takes_prompts,
         )  # fmt: skip
 
 
@@ -72,9 +73,10 @@ async def listen(team: ServedTeam, bound: socket.socket, token: str | None, read
 # --- for people ------------------------------------------------------------------------------------------------------
 def describe_server(team: ServedTeam, bound: socket.socket, token: str | None) -> Iterator[str]:
     """Where it is, what may be asked, and how."""
-    url = base_url(bound)
-    yield f"serving at {url}: {team.name} (the whole team), {', '.join(team.agents)}"
-    yield curl_command(url, team.name, team.task.prompt[:LONGEST_EXAMPLE], token, os.environ)
+    url, [example, *_] = base_url(bound), team.models
+    whole = f"{team.name} (the whole team), " if team.plays else ""
+    yield f"serving at {url}: {whole}{', '.join(team.agents)}"
+    yield curl_command(url, example, team.task.prompt[:LONGEST_EXAMPLE], token, os.environ)
     yield "Ctrl-C ends it"
 
 

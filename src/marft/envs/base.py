@@ -43,10 +43,12 @@ class Environment(ABC, Generic[State]):
     episode can be forked and replayed from any turn.
 
     It runs in worker processes, each call under a deadline, unless it is `light`: all its methods take microseconds and
-    cannot hang.
+    cannot hang. `takes_prompts` says whether a task is what its prompt says, so that people may ask the team questions of
+    their own; not where the task's data decide what is played.
     """
 
     light: ClassVar[bool] = False
+    takes_prompts: ClassVar[bool] = True
     patience: float = 0.0  # seconds that one call may rightly take; a deadline that is not longer is refused
 
     @abstractmethod

@@ -28,6 +28,7 @@ from marft.terminal import complain
 LARGEST = 8 << 20  # bytes of a request
 BACKLOG = 4096  # connections that wait until they are taken: all episodes of a play may begin at once
 WRITE_S = 60.0  # that a client has to take a stream
+IDLE_S = 75.0  # that a connection may stay open without a request, or with half of its head
 
 
 class Caller(Protocol):
@@ -76,7 +77,9 @@ class HttpServer(Generic[C]):
 
     async def listen(self, bound: socket.socket) -> None:
         """Take connections, until `close`."""
-        self._web = web.Server(self._handle, access_log=None, handler_cancellation=self.cancels)
+        self._web = web.Server(
+            self._handle, access_log=None, handler_cancellation=self.cancels, keepalive_timeout=IDLE_S
+        )
         self._server = await asyncio.get_running_loop().create_server(self._web, sock=bound, backlog=BACKLOG)
 
     async def close(self) -> None:
@@ -112,11 +115,14 @@ class HttpServer(Generic[C]):
         self, caller: C, request: web.BaseRequest, read: Callable[[Mapping[str, Any]], ChatRequest]
     ) -> tuple[ChatRequest, list[Answer]]:
         """What is asked, and its answers, within the deadline."""
+        limit = asyncio.timeout(self.deadline)
         try:
-            async with asyncio.timeout(self.deadline):
+            async with limit:
                 asked = read(parse_json(await read_body(request)))
                 return asked, await caller.ask(asked)
         except TimeoutError:
+            if not limit.expired():
+                raise
             raise BadRequest(f"no answer within {self.deadline:g} s", 504, "timeout") from None
 
     async def _complete(self, caller: C, request: web.BaseRequest) -> web.StreamResponse:
@@ -186,10 +192,13 @@ async def end_requests(caller: Caller) -> None:
 async def read_body(request: web.BaseRequest) -> bytes:
     """All of a request that is not too large."""
     found = bytearray()
-    while piece := await request.content.readany():
-        found += piece
-        if len(found) > LARGEST:
-            raise BadRequest(f"a request has at most {LARGEST >> 20} MiB", 413, "request_too_large")
+    try:
+        while piece := await request.content.readany():
+            found += piece
+            if len(found) > LARGEST:
+                raise BadRequest(f"a request has at most {LARGEST >> 20} MiB", 413, "request_too_large")
+    except (web.RequestPayloadError, ConnectionError) as error:
+        raise BadRequest(f"the request cannot be read: {error}") from None
     return bytes(found)
 
 

@@ -15,6 +15,7 @@ from marft.types import Message, Turn
 
 MOST_CHOICES = 16
 HOTTEST = 2.0  # temperature
+COLDEST = 1e-6  # that a distribution can be computed at; below it is 0
 TOP_P_LEAST = 1e-6  # of what no token would be left below
 FORMATS = ("text", "json_object", "json_schema")
 JSON_PROMPT = "Answer with JSON alone."
@@ -96,7 +97,7 @@ def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
             choices=read_count(body, "n", most=MOST_CHOICES) or 1,
             max_tokens=read_count(body, "max_completion_tokens") or read_count(body, "max_tokens"),
             stop=read_stop((stop,) if isinstance(stop, str) else stop),
-            temperature=read_number(body, "temperature", 0.0, HOTTEST),
+            temperature=read_temperature(body),
             top_p=read_number(body, "top_p", TOP_P_LEAST, 1.0),
             seed=read_seed(body),
             logprobs=bool(body.get("logprobs")),
@@ -139,6 +140,12 @@ def read_number(body: Mapping[str, Any], key: str, least: float, most: float) ->
     if not isinstance(number, int | float) or isinstance(number, bool) or not least <= number <= most:
         raise BadRequest(f"{key} is a number from {least:g} to {most:g}")
     return float(number)
+
+
+def read_temperature(body: Mapping[str, Any]) -> float | None:
+    """0 where it is all but that."""
+    temperature = read_number(body, "temperature", 0.0, HOTTEST)
+    return 0.0 if temperature is not None and temperature < COLDEST else temperature
 
 
 def read_seed(body: Mapping[str, Any]) -> int | None:

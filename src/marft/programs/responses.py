@@ -9,7 +9,6 @@ from typing import Any
 
 from marft.game.messages import read_messages
 from marft.programs.protocol import (
-    HOTTEST,
     TOP_P_LEAST,
     Answer,
     BadRequest,
@@ -20,6 +19,7 @@ from marft.programs.protocol import (
     read_count,
     read_model,
     read_number,
+    read_temperature,
     section,
     tell_format,
     usage,
@@ -47,7 +47,7 @@ def read_responses_request(body: Mapping[str, Any]) -> ChatRequest:
             messages=tell_format(read_messages(messages), format_prompt(form.get("type", "text"), form.get("schema"))),
             tools=chosen_tools(nested_tools(body.get("tools") or []), body.get("tool_choice")),
             max_tokens=read_count(body, "max_output_tokens"),
-            temperature=read_number(body, "temperature", 0.0, HOTTEST),
+            temperature=read_temperature(body),
             top_p=read_number(body, "top_p", TOP_P_LEAST, 1.0),
             stream=bool(body.get("stream")),
         )

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -19,6 +20,7 @@ from marft.game.endings import GameOver
 from marft.game.guarded_env import EnvironmentHost, GuardedEnv
 from marft.game.play import Game, play
 from marft.game.tool_calls import Spoken
+from marft.game.tools import NO_TOOLS
 from marft.game.workflows import Workflow
 from marft.programs.answering import answer_chat
 from marft.programs.http_server import HttpServer, bearer_key
@@ -47,13 +49,14 @@ class ServedTeam:
     workflow: Workflow
     task: Task
     seed: str
+    plays: bool = True  # whether the team as a whole may be asked
     under_way: set[asyncio.Task[Any]] = field(default_factory=set)
     calls: Iterator[object] = field(default_factory=random_names)
 
     @property
     def models(self) -> Iterable[str]:
-        """The team, and everybody on it."""
-        return (self.name, *self.agents)
+        """The team, where it plays, and everybody on it."""
+        return (self.name, *self.agents) if self.plays else tuple(self.agents)
 
     @property
     def most(self) -> int:
@@ -63,14 +66,13 @@ class ServedTeam:
     async def ask(self, request: ChatRequest) -> list[Answer]:
         """All choices: turns of an agent, or episodes of the team."""
         seed = secrets.randbelow(SEEDS) if request.seed is None else request.seed
-        if request.model == self.name:
+        if request.model == self.name and self.plays:
             answers = [self._play(request, seed + choice) for choice in range(request.choices)]
         elif request.model in self.agents:
             game = self._game(request, seed)
             answers = [self._chat(game, request) for _ in range(request.choices)]
         else:
-            models = ", ".join(self.models)
-            raise BadRequest(f"there is no model {request.model!r}; there are {models}", 404, "model_not_found")
+            raise BadRequest(self._missing(request.model), 404, "model_not_found")
         tasks = [asyncio.ensure_future(answer) for answer in answers]
         try:
             return list(await asyncio.gather(*tasks))
@@ -78,9 +80,16 @@ class ServedTeam:
             for task in tasks:  # where one fails, the others need not go on
                 task.cancel()
 
+    def _missing(self, model: str) -> str:
+        """Why nobody answers to that name."""
+        models = ", ".join(self.models)
+        if model == self.name:
+            return f"{model} as a whole plays its environment's own tasks and takes no questions; ask one of {models}"
+        return f"there is no model {model!r}; there are {models}"
+
     def _game(self, request: ChatRequest, seed: int) -> Game:
         """In which an agent is asked: nothing was said before, and the environment hears nothing."""
-        agent = with_sampling(self.agents[request.model], request)
+        agent = without_tools(with_sampling(self.agents[request.model], request))
         return Game(
             task=self.task, team={**self.agents, agent.name: agent}, env=GuardedEnv(self.host),
             seed=f"{self.seed}/{self.task.id}/{seed}",
@@ -117,8 +126,7 @@ def make_server(team: ServedTeam, token: str | None) -> HttpServer[ServedTeam]:
 
     def identify(request: web.BaseRequest) -> ServedTeam:
         if token is None:
-            if not is_local(request.host):  # a web page's own name may lead here
-                raise BadRequest(f"the host {request.host!r} is not this machine's", 403, "forbidden_host")
+            refuse_web_pages(request)
         elif not secrets.compare_digest((bearer_key(request) or "").encode("utf-8", "replace"), token.encode()):
             raise BadRequest("the token is wrong", 401, "invalid_api_key")
         return team
@@ -126,11 +134,23 @@ def make_server(team: ServedTeam, token: str | None) -> HttpServer[ServedTeam]:
     return HttpServer(identify, deadline=DEADLINE_S, cancels=True)
 
 
-def is_local(host: str) -> bool:
-    """Whether a request's Host, with its port, names this machine's loopback interface."""
-    name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+def refuse_web_pages(request: web.BaseRequest) -> None:
+    """Raise a BadRequest for what a stranger's page may have a browser send: its own name may lead here, and what a form
+    could say is sent without asking us first."""
+    origin = request.headers.get("Origin")
+    if not is_local(f"//{request.host}"):
+        raise BadRequest(f"the host {request.host!r} is not this machine's", 403, "forbidden_host")
+    if origin is not None and not is_local(origin):
+        raise BadRequest(f"the origin {origin!r} is not this machine's", 403, "forbidden_origin")
+    if request.method == "POST" and request.content_type != "application/json":
+        raise BadRequest("the request is not JSON: send Content-Type: application/json", 415, "unsupported_media_type")
+
+
+def is_local(address: str) -> bool:
+    """Whether the host of a URL is this machine's loopback interface."""
     try:
-        return name.lower() == "localhost" or ipaddress.ip_address(name).is_loopback
+        name = urlsplit(address).hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
 
@@ -140,6 +160,12 @@ def with_sampling(agent: Agent, request: ChatRequest) -> Agent:
     given = {"temperature": request.temperature, "top_p": request.top_p}
     changed: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     return replace(agent, sampling=replace(agent.sampling, **changed))
+
+
+def without_tools(agent: Agent) -> Agent:
+    """The agent without its own tools, which nobody would call here, and without the stop strings that end their calls."""
+    stop = tuple(text for text in agent.sampling.stop if text not in agent.tools.stops)
+    return replace(agent, tools=NO_TOOLS, sampling=replace(agent.sampling, stop=stop))
 
 
 def last_question(request: ChatRequest) -> str:

@@ -25,6 +25,7 @@ class TurnBasedEnv(Environment[State]):
     earned from it until that player's next.
     """
 
+    takes_prompts = False  # the game is its seed's
     kind: ClassVar[str]  # its name in a config
 
     def __init__(

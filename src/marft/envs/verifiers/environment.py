@@ -21,6 +21,8 @@ class Verifiers(LastMessageEnv):
     plays which role of the environment, where their names differ.
     """
 
+    takes_prompts = False  # what is played is the taskset's task of that number
+
     def __init__(
         self, environment: str, arguments: Mapping[str, Any] = MappingProxyType({}), size: int | None = None,
         held_out: float = HELD_OUT, agents: Mapping[str, str] = MappingProxyType({}),
