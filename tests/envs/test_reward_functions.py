@@ -141,10 +141,10 @@ def test_a_whole_reward_is_weighted(env: Callable[..., Math], weight: float) -> 
 
 
 def test_none_is_a_failed_episode_where_no_function_applies_or_it_is_of_our_form(env: Callable[..., Math]) -> None:
-    with pytest.raises(ValueError, match="env.reward: no function applies to this row; polite gave None"):
+    with pytest.raises(ValueError, match=r"env\.reward: no function applies to this row; polite gave None"):
         judged(env("judges:polite"), "7")
     for reward in ("judges:forgotten", ["judges:forgotten", "judges:near"]):
-        with pytest.raises(ValueError, match="env.reward: forgotten gave None, not a finite number"):
+        with pytest.raises(ValueError, match=r"env\.reward: forgotten gave None, not a finite number"):
             judged(env(reward, answer="7"), "7")
 
 
