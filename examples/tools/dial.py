@@ -1,7 +1,8 @@
 """Sums on a dial of 100: of every result only the last two digits count, which a tiny model cannot work out itself.
 
-Half of the tasks are small sums that `nano` knows, half have a product of two-digit numbers. The tool is the function
-`work_out`; run as a program, this file is an MCP server that offers the same function.
+Numbers up to 40 are added and subtracted, and factors are 2 to 9. Of the tasks with three operations 27 % are plain sums:
+no result leaves the dial. The tool is the function `work_out`; run as a program, this file is an MCP server that offers
+the same function.
 """
 
 import operator

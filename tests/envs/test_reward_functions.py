@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -21,6 +21,8 @@ from marft.envs.reward_functions import Message, RewardFunction, RewardFunctions
 from marft.types import MarftError, Reward
 
 JUDGES = """
+from marft.types import Reward
+
 seen = []
 
 def length(completions, **kwargs):
@@ -44,6 +46,18 @@ def asked(prompts, completions, **kwargs):
 
 def ours(text, answer, prompt):
     return text == answer
+
+async def ours_later(text, answer, prompt):
+    return 3.0
+
+def forgotten(text, answer, prompt):
+    text == answer
+
+def whole(text, answer, prompt):
+    return Reward(team=1.0, turns={0: 4.0}, parts={"a": 3.0, "b": -2.0}, correct=True, itemised=True)
+
+def hinted(completions, hint):
+    return [0.25 if one is None else 1.0 for one in hint]
 
 def raises(completions, **kwargs):
     raise KeyError("target")
@@ -116,7 +130,42 @@ def test_parts_are_weighted_and_summed_and_none_does_not_apply(env: Callable[...
     assert judged(env(both, kind="letter"), "please") == Reward(
         team=2.5, parts={"near": 1.0, "polite": -0.5, "later": 2.0}
     )
-    assert judged(env("judges:polite"), "7") == Reward(team=0.0)
+
+
+@pytest.mark.parametrize("weight", [0.5, -2.0])
+def test_a_whole_reward_is_weighted(env: Callable[..., Math], weight: float) -> None:
+    made = env({"function": "judges:whole", "weight": weight}, answer="7")
+    assert judged(made, "7") == Reward(
+        team=weight, turns={0: 4 * weight}, parts={"a": 3 * weight, "b": -2 * weight}, correct=True, itemised=True
+    )
+
+
+def test_none_is_a_failed_episode_where_no_function_applies_or_it_is_of_our_form(env: Callable[..., Math]) -> None:
+    with pytest.raises(ValueError, match=r"env\.reward: no function applies to this row; polite gave None"):
+        judged(env("judges:polite"), "7")
+    for reward in ("judges:forgotten", ["judges:forgotten", "judges:near"]):
+        with pytest.raises(ValueError, match=r"env\.reward: forgotten gave None, not a finite number"):
+            judged(env(reward, answer="7"), "7")
+
+
+def test_a_column_that_a_row_lacks_is_none(env: Callable[..., Math], tmp_path: Path) -> None:
+    made = env("judges:hinted")
+    rows = [{"prompt": f"Say {i}."} | ({"hint": "x"} if i % 2 else {}) for i in range(8)]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in rows))
+    found = [(task.prompt, made.reward(LastMessage(task=task, said="7")).team) for task in made.tasks("train")]
+    assert found == [(prompt, 1.0 if int(prompt[4]) % 2 else 0.25) for prompt, _ in found]
+    assert {reward for _, reward in found} == {0.25, 1.0}
+
+
+def test_tasks_keep_rows_for_functions_of_trl_alone(env: Callable[..., Math]) -> None:
+    made = env("judges:ours", answer="7")
+    assert made.tasks("train")[0].data == {"answer": "7"}
+    assert judged(made, "7") == Reward(team=1.0, parts={"ours": 1.0}, correct=True)
+    assert "row" in env(["judges:ours", "judges:near"], answer="7").tasks("train")[0].data
+
+
+def test_async_functions_of_our_form_are_awaited(env: Callable[..., Math]) -> None:
+    assert judged(env("judges:ours_later", answer="7"), "7") == Reward(team=3.0, parts={"ours_later": 3.0})
 
 
 def test_both_forms_side_by_side(env: Callable[..., Math]) -> None:
@@ -132,6 +181,7 @@ def test_the_reward_is_the_sum_of_its_parts(parts: list[tuple[float, float | Non
         RewardFunction(name=f"f{i}", function=lambda completions, v=value: [v], weight=weight, batched=True)
         for i, (weight, value) in enumerate(parts)
     )
+    assume(any(value is not None for _, value in parts))
     found = RewardFunctions(functions=functions).judge(Message(text="", answer=None, prompt="", row={}, asked=""))
     assert found.team == sum(found.parts.values())
     assert found.parts == {f"f{i}": weight * value for i, (weight, value) in enumerate(parts) if value is not None}

@@ -123,6 +123,20 @@ def test_luck_belongs_to_the_game(game: str) -> None:
     assert random.random() == expected  # and nobody else's luck is touched
 
 
+def test_what_a_game_draws_when_it_is_made_is_its_seeds_too() -> None:
+    """Countdown draws its numbers and its target before it begins."""
+
+    def first_seen(seed: int) -> str:
+        env = TextArena("Countdown-v0", ["ann"], options={"numbers": None, "target": None})
+        return env.observe(begun(env, seed), "ann")
+
+    seen = [first_seen(seed) for seed in range(4)]
+    random.seed(99)
+    assert [first_seen(seed) for seed in range(4)] == seen
+    assert len(set(seen)) == 4
+    assert random.random() == random.Random(99).random()
+
+
 def test_numpys_luck_too() -> None:
     """IteratedStagHunt draws from it."""
     chance, before = Chance(7), numpy.random.get_state()[1].tolist()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +20,8 @@ from marft.api import train
 from marft.config.team import ProgramConfig
 from marft.envs import make_env
 from marft.envs.verifiers import Verifiers
-from marft.envs.verifiers.library import cast_roles
+from marft.envs.verifiers.episode import result_of, serve
+from marft.envs.verifiers.library import Source, cast_roles
 from marft.programs.workflow import ProgramWorkflow
 from marft.types import Ended, Episode, MarftError, Reward
 
@@ -134,6 +139,97 @@ def test_roles_are_agents(workflow: ProgramWorkflow) -> None:
     )
     failed, _ = played(workflow, made(environment="vf_pair"), agents=("critic", "author"), ended="failed")
     assert "env.agents: nobody plays 'writer'" in (failed.error or "")
+
+
+class Provider(BaseHTTPRequestHandler):
+    """A model of somebody else, who finds everything bad."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        choice = {"index": 0, "finish_reason": "stop", "delta": {"role": "assistant", "content": "bad"}}
+        chunk = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "stranger", "choices": [choice]}
+        said = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing is printed."""
+
+
+@pytest.fixture
+def provider() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Provider) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
+
+
+def test_a_role_with_a_model_of_its_own_counts_for_nothing(workflow: ProgramWorkflow, provider: str) -> None:
+    critic = {"model": "stranger", "client": {"type": "eval", "base_url": provider, "api_key_var": "VF_SCORES"}}
+    env = made(environment="vf_pair", arguments={"critic": critic})
+    episode, _ = played(workflow, env, "12345", agents=("writer",))
+    assert [(turn.agent, turn.text) for turn in episode.turns] == [("writer", "12345"), ("program", "12345")]
+    assert episode.reward == Reward(team=5.0, parts={"length": 5.0})
+
+
+def trace(role: str, model: str, reward: float, trainable: bool = True) -> SimpleNamespace:
+    agent = SimpleNamespace(name=role, trainable=trainable, config=SimpleNamespace(model=model))
+    rewards = {"score": SimpleNamespace(value=reward)}
+    return SimpleNamespace(agent=agent, reward=reward, rewards=rewards, last_reply=role, errors=[])
+
+
+@pytest.mark.parametrize(
+    ("traces", "result"),
+    [
+        (
+            [trace("writer", "ann", 5.0), trace("critic", "stranger", 1.0)],
+            {"reward": 5.0, "parts": {"score": 5.0}, "answer": "writer"},
+        ),
+        (
+            [trace("writer", "ann", 5.0, trainable=False), trace("critic", "stranger", 1.0)],
+            {"reward": 5.0, "parts": {"score": 5.0}, "answer": "writer"},
+        ),
+        (
+            [trace("writer", "ann", 5.0), trace("judge", "stranger", 9.0), trace("critic", "bob", 1.0)],
+            {
+                "reward": 3.0, "parts": {"writer/score": 2.5, "critic/score": 0.5}, "answer": "critic",
+                "agents": {"ann": 5.0, "bob": 1.0},
+            },
+        ),
+        (
+            [trace("writer", "stranger", 5.0), trace("critic", "another", 1.0)],
+            {"reward": 3.0, "parts": {"writer/score": 2.5, "critic/score": 0.5}, "answer": "critic"},
+        ),
+    ],
+)  # fmt: skip
+def test_whose_traces_count(traces: list[SimpleNamespace], result: dict[str, Any]) -> None:
+    assert result_of(SimpleNamespace(ok=True, traces=traces, errors=[]), ["ann", "bob"]) == result
+
+
+def test_a_start_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes: Iterator[Any] = iter([RuntimeError("no port is free"), "up"])
+
+    async def start(source: Source, agents: Sequence[str]) -> Any:
+        if isinstance(outcome := next(outcomes), Exception):
+            raise outcome
+        return outcome
+
+    async def serve_three_times() -> list[Any]:
+        source = Source(environment="vf_sums", arguments={}, size=None, agents={})
+        return [
+            *await asyncio.gather(serve(source, ["ann"]), return_exceptions=True),
+            await serve(source, ["ann"]),
+            await serve(source, ["ann"]),
+        ]
+
+    monkeypatch.setattr("marft.envs.verifiers.episode.start", start)
+    monkeypatch.setattr("marft.envs.verifiers.episode.SERVED", {})
+    failed, *served = asyncio.run(serve_three_times())
+    assert str(failed) == "no port is free"
+    assert served == ["up", "up"]
 
 
 @pytest.mark.parametrize(

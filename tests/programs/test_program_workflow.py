@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ import toys
 from voices import Voice, run, team
 
 from marft.config.team import ProgramConfig
+from marft.game.endings import EpisodeFailed
+from marft.programs.running import PlainFunction
 from marft.programs.workflow import ProgramWorkflow
-from marft.types import Completion, Episode, MarftError, Request, Reward
+from marft.types import Completion, Episode, MarftError, Request, Reward, Task
 
 APP = """
 import json, os, sys, time, urllib.request
@@ -44,6 +47,22 @@ def raises(task):
 
 def never(task):
     time.sleep(1000)
+
+async def leaves(task):
+    import asyncio
+    await asyncio.sleep(0.5)
+    sys.exit("enough")
+
+async def stays(task):
+    import asyncio
+    await asyncio.sleep(1.5)
+    return "done"
+
+seen = []
+
+def one_leaves(task):
+    seen.append(task)
+    return leaves(task) if len(seen) == 1 else stays(task)
 
 def exits(task):
     os._exit(3)
@@ -229,6 +248,22 @@ async def gives_parts_without_names(task: dict[str, Any]) -> dict[str, Any]:
     return {"reward": 1, "parts": [1]}
 
 
+async def gives_parts_of_another_sum(task: dict[str, Any]) -> dict[str, Any]:
+    return {"reward": 1, "parts": {"a": 0.5, "b": 0.4}}
+
+
+async def gives_parts_of_nothing(task: dict[str, Any]) -> dict[str, Any]:
+    return {"answer": "4", "parts": {"a": 1}}
+
+
+async def pays_agents_of_nothing(task: dict[str, Any]) -> dict[str, Any]:
+    return {"answer": "4", "agents": {"solver": 1}}
+
+
+async def pays_strangers(task: dict[str, Any]) -> dict[str, Any]:
+    return {"reward": 1, "agents": {"solver": 1, "slover": 1}}
+
+
 async def gives_a_list(task: dict[str, Any]) -> list[int]:
     return [1]
 
@@ -249,6 +284,18 @@ async def sleeps(task: dict[str, Any]) -> None:
         ({"function": "test_program_workflow:gives_a_list"}, "workflow", "the program returned list"),
         ({"function": "test_program_workflow:gives_parts_that_are_no_numbers"}, "workflow", "not a finite number"),
         ({"function": "test_program_workflow:gives_parts_without_names"}, "workflow", "`parts` is not a mapping"),
+        (
+            {"function": "test_program_workflow:gives_parts_of_another_sum"},
+            "workflow",
+            "`parts` that sum up to 0.9, and",
+        ),
+        ({"function": "test_program_workflow:gives_parts_of_nothing"}, "workflow", "`parts` without a `reward`"),
+        ({"function": "test_program_workflow:pays_agents_of_nothing"}, "workflow", "`agents` without a `reward`"),
+        (
+            {"function": "test_program_workflow:pays_strangers"},
+            "workflow",
+            "with 'slover'; the team has planner, solver",
+        ),
         ({"cmd": "APP fails"}, "workflow", "ended with 1: 'cannot go on'"),
         ({"cmd": "APP never"}, "late", "has not ended after 1 s"),
         ({"cmd": "APP floods"}, "workflow", "printed more than 1 MiB"),
@@ -282,6 +329,28 @@ def test_a_function_process_in_which_one_was_given_up_takes_no_more(app: str) ->
             assert process.process.poll() is not None
     finally:
         workflow.close()
+
+
+def test_an_awaited_program_that_exits_ends_no_other_episode(app: str) -> None:
+    """They share a process, and its loop."""
+    program = PlainFunction("their_app:one_leaves")
+    session: Any = SimpleNamespace(base_url="", api_key="", game=SimpleNamespace(team={}))
+    task = Task(id="t", prompt="")
+
+    async def both() -> list[Any]:
+        first = asyncio.ensure_future(program.run(task, session))
+        await asyncio.sleep(0.2)
+        return await asyncio.wait_for(
+            asyncio.gather(first, program.run(task, session), return_exceptions=True), timeout=60
+        )
+
+    try:
+        left, stayed = asyncio.run(both())
+    finally:
+        program.close()
+    assert isinstance(left, EpisodeFailed)
+    assert str(left) == "the program raised SystemExit: enough"
+    assert stayed == "done"
 
 
 async def returns_early(task: dict[str, Any], base_url: str, api_key: str) -> str:

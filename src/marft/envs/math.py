@@ -61,8 +61,10 @@ class Math(LastMessageEnv):
                 without.append(number)
                 continue
             shown = f"{prompt}\n{self.instruction}" if self.instruction else prompt
-            judged: dict[str, Any] = {} if self.functions is None else {"row": dict(row), "column": prompts}
-            tasks.append(Task(id=part.id(number), prompt=shown, data={"answer": answer, **judged}))
+            data: dict[str, Any] = {"answer": answer}
+            if self.functions is not None and self.functions.need_rows:
+                data |= {"row": {name: row.get(name) for name in columns}, "column": prompts}
+            tasks.append(Task(id=part.id(number), prompt=shown, data=data))
         report_incomplete_rows(part, without, prompts if unanswered else f"{prompts} or {answers} ({gold})")
         return tasks
 
@@ -85,9 +87,10 @@ class Math(LastMessageEnv):
 
 
 def judged_message(task: Task, text: str) -> Message:
-    """A message of a task whose data has the whole row."""
-    row, column = task.data["row"], task.data["column"]
-    return Message(text=text, answer=task.data["answer"], prompt=task.prompt, row=row, asked=row[column])
+    """A message of a task, whose data has the whole row where a function needs it."""
+    row = task.data.get("row", {})
+    asked = row[task.data["column"]] if row else task.prompt
+    return Message(text=text, answer=task.data["answer"], prompt=task.prompt, row=row, asked=asked)
 
 
 def report_incomplete_rows(part: SplitRows, without: list[int], what: str) -> None:

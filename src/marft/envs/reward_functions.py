@@ -6,8 +6,7 @@ import asyncio
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, TypeAlias
 
@@ -28,7 +27,7 @@ class Message:
     text: str
     answer: str | None
     prompt: str  # as agents read it
-    row: Mapping[str, Any]
+    row: Mapping[str, Any]  # for functions in TRL's form
     asked: Any  # the row's own prompt: a text, or a conversation
 
 
@@ -42,16 +41,15 @@ class RewardFunction:
     batched: bool
 
     def judge(self, message: Message) -> Any:
-        """What the function says of the message; None: it does not apply."""
+        """What the function says of the message; None, in TRL's form: it does not apply."""
         if not self.batched:
-            return self.function(message.text, message.answer, message.prompt)
+            return awaited(self.function(message.text, message.answer, message.prompt))
         talks = isinstance(message.asked, list)
         batch = {key: [value] for key, value in message.row.items() if key not in UNSEEN} | {
             "prompts": [message.asked if talks else message.prompt],
             "completions": [[{"role": "assistant", "content": message.text}] if talks else message.text],
         }
-        call = partial(self.function, **{key: batch[key] for key in batch if self.takes(key)})
-        values = asyncio.run(call()) if inspect.iscoroutinefunction(self.function) else call()
+        values = awaited(self.function(**{key: batch[key] for key in batch if self.takes(key)}))
         if not hasattr(values, "__len__") or len(values) != 1:
             count = f"{len(values)} values" if hasattr(values, "__len__") else kind_of(values)
             raise ValueError(f"env.reward: {self.name} returned {count} for 1 completion")
@@ -83,6 +81,11 @@ class RewardFunctions:
         """Whether all are in TRL's form, which needs no column of answers."""
         return all(one.batched for one in self.functions)
 
+    @property
+    def need_rows(self) -> bool:
+        """Whether one is in TRL's form, which is given the columns of the data."""
+        return any(one.batched for one in self.functions)
+
     def check_columns(self, columns: Sequence[str]) -> None:
         """Raise a MarftError for a function in TRL's form that asks for what the data does not have."""
         for one in self.functions:
@@ -96,14 +99,33 @@ class RewardFunctions:
         """The sum of the parts; a truth value says also whether the message is right, where only one function gives one."""
         said = {one.name: one.judge(message) for one in self.functions}
         if len(said) == 1 and isinstance(whole := next(iter(said.values())), Reward):
-            return whole
+            return weighted(self.functions[0].weight, whole)
         parts = {
             one.name: one.weight * number(one.name, value)
             for one, value in zip(self.functions, said.values(), strict=True)
-            if value is not None
+            if value is not None or not one.batched
         }
+        if not parts:
+            raise ValueError(f"env.reward: no function applies to this row; {', '.join(said)} gave None")
         verdicts = [value for value in said.values() if isinstance(value, bool)]
         return Reward(team=sum(parts.values()), parts=parts, correct=verdicts[0] if len(verdicts) == 1 else None)
+
+
+def awaited(value: Any) -> Any:
+    """What a function gives, also an async one."""
+    return asyncio.run(value) if inspect.iscoroutine(value) else value
+
+
+def weighted(weight: float, reward: Reward) -> Reward:
+    """A whole Reward, all its numbers times the weight."""
+    if weight == 1.0:  # whatever is wrong with it is found where rewards are checked
+        return reward
+    return replace(
+        reward,
+        team=weight * reward.team,
+        turns={index: weight * value for index, value in reward.turns.items()},
+        parts={name: weight * value for name, value in reward.parts.items()},
+    )
 
 
 def number(name: str, value: Any) -> float:

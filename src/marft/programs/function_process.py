@@ -8,6 +8,7 @@ import json
 import queue
 import sys
 import threading
+from contextlib import suppress
 from typing import Any
 
 from marft import import_paths
@@ -33,7 +34,9 @@ def main() -> None:
             threading.Thread(target=play, args=(function, order, answers, loop), daemon=True).start()
 
     threading.Thread(target=start_episodes, daemon=True).start()
-    loop.run_forever()  # here, since some libraries work in a process's main thread alone
+    while True:
+        with suppress(SystemExit):  # of one episode, which reports it; asyncio has it end the loop of all
+            loop.run_forever()  # here, since some libraries work in a process's main thread alone
 
 
 def play(function: Any, order: dict[str, Any], answers: FrameWriter, loop: asyncio.AbstractEventLoop) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -15,10 +16,11 @@ from marft.game.validation import EnvironmentFault, require_by_name
 from marft.programs.endpoint import Endpoint, Session, read_reward
 from marft.programs.running import Program, make_program
 from marft.types import Reward
-from marft.untrusted_values import kind_of
+from marft.untrusted_values import kind_of, quoted
 
 NAME = "program"  # who says what the program answers
 END_S = 5.0  # that a cancelled program has to end
+ROUNDING = 1e-6  # by which parts may miss their sum
 
 
 class ProgramWorkflow:
@@ -83,19 +85,31 @@ async def conclude(game: Game, session: Session, value: object) -> None:
         )
     if answer is not None:
         await game.say(NAME, answer)
-    if reward is None:
-        return
     try:
-        game.awarded = reward if isinstance(reward, Reward) else read_reward(reward)
-        game.awarded = replace(game.awarded, parts=require_by_name("parts", more.get("parts", {})))
-        if "agents" in more:
-            turns = last_turn_rewards(game, require_by_name("agents", more["agents"]))
-            game.awarded = replace(game.awarded, turns=turns, itemised=True)
+        game.awarded = itemised_reward(game, reward, more)
     except EnvironmentFault as fault:
         raise EpisodeFailed(f"the program {fault.line}", "workflow") from None
 
 
+def itemised_reward(game: Game, given: object, more: Mapping[str, Any]) -> Reward | None:
+    """The reward, with what the program says `more` of it; EnvironmentFault where that does not fit."""
+    if given is None:
+        if items := [f"`{key}`" for key in ("parts", "agents") if key in more]:
+            raise EnvironmentFault(f"returned {' and '.join(items)} without a `reward`")
+        return None
+    reward = given if isinstance(given, Reward) else read_reward(given)
+    parts = require_by_name("parts", more.get("parts", {}))
+    if parts and not math.isclose(total := sum(parts.values()), reward.team, rel_tol=ROUNDING, abs_tol=ROUNDING):
+        raise EnvironmentFault(f"returned `parts` that sum up to {total:g}, and a `reward` of {reward.team:g}")
+    reward = replace(reward, parts=parts)
+    if "agents" not in more:
+        return reward
+    return replace(reward, turns=last_turn_rewards(game, require_by_name("agents", more["agents"])), itemised=True)
+
+
 def last_turn_rewards(game: Game, agents: Mapping[str, float]) -> dict[int, float]:
     """What each agent earned, on the last of its turns; the others have 0."""
+    if unknown := [name for name in agents if name not in game.team and name != NAME]:
+        raise EnvironmentFault(f"returned `agents` with {quoted(unknown[0])}; the team has {', '.join(game.team)}")
     last = {turn.agent: turn.index for turn in game.turns}
     return {turn.index: agents.get(turn.agent, 0.0) * (last[turn.agent] == turn.index) for turn in game.turns}

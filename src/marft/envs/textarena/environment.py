@@ -40,11 +40,13 @@ class TextArena(TurnBasedEnv[State]):
         return LiveGames(self._start)
 
     def _start(self, seed: int) -> TextArenaGame:
+        return TextArenaGame(self._make, players=self.players, seed=seed)
+
+    def _make(self) -> Any:
         import textarena
 
         with brief_network():
-            game = textarena.make(self.id, **self.options)
-        return TextArenaGame(game, players=self.players, seed=seed)
+            return textarena.make(self.id, **self.options)
 
     def _move_form(self) -> str:
         """The game says itself how to write a move. One that cannot be played ends here, in one line."""

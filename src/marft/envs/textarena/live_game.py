@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -55,11 +55,12 @@ class Chance:
 class TextArenaGame(LiveGame):
     """One game from its seed on. Players are numbered; rewards come when it is over, and belong to their last turns."""
 
-    def __init__(self, game: Any, *, players: int, seed: int) -> None:
+    def __init__(self, make: Callable[[], Any], *, players: int, seed: int) -> None:
         super().__init__(map(str, range(players)))
-        self.game, self.chance, self.done = game, Chance(seed), False
+        self.chance, self.done = Chance(seed), False
         with self.chance.drawn():
-            game.reset(num_players=players, seed=seed)
+            self.game = make()  # some games draw here
+            self.game.reset(num_players=players, seed=seed)
             self._look()
 
     @property

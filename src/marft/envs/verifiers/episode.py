@@ -52,7 +52,7 @@ async def play_episode(data: Mapping[str, Any], base_url: str, api_key: str, age
         client = EvalClientConfig(base_url=base_url, api_key_var=variable)
         async with served.places if task.toolsets(task.config) else nullcontext():
             episode = await served.env.run_episode(task, ModelContext(model=agents[0], client=client))
-    return result_of(episode)
+    return result_of(episode, agents)
 
 
 async def serve(source: Source, agents: Sequence[str]) -> Served:
@@ -60,17 +60,24 @@ async def serve(source: Source, agents: Sequence[str]) -> Served:
     key = repr((source, tuple(agents)))
     if key not in SERVED:
         SERVED[key] = asyncio.ensure_future(start(source, agents))
+        SERVED[key].add_done_callback(lambda started: forget_failed(key, started))
     return await asyncio.shield(SERVED[key])
+
+
+def forget_failed(key: str, started: asyncio.Task[Served]) -> None:
+    """The next episode starts anew what could not be started."""
+    if started.cancelled() or started.exception() is not None:
+        del SERVED[key]
 
 
 async def start(source: Source, agents: Sequence[str]) -> Served:
     """Its tasks and the tool servers that all of them share."""
-    env, resources = load_environment(source, agents), AsyncExitStack()
+    env, tasks, resources = load_environment(source, agents), load_tasks(source), AsyncExitStack()
     await resources.enter_async_context(env.serving())
     # the servers that relay calls to a provider keep a client for every key there was, and each episode has a key of its
     # own: without shared ones, every rollout brings one and takes it along
     env._interception = None
-    return Served(env=env, tasks=load_tasks(source), resources=resources)
+    return Served(env=env, tasks=tasks, resources=resources)
 
 
 @contextmanager
@@ -85,19 +92,21 @@ def key_in_environment(api_key: str) -> Iterator[str]:
         del os.environ[variable]
 
 
-def result_of(episode: Any) -> dict[str, Any]:
+def result_of(episode: Any, agents: Sequence[str]) -> dict[str, Any]:
     """What the program returns. Each trace that trains counts the same for its role, and each role for the team."""
     if not episode.ok:
         failed = [error for one in (*episode.traces, episode) for error in one.errors]
         raise RuntimeError(
             f"verifiers: {failed[-1].type}: {failed[-1].message}" if failed else "verifiers: not complete"
         )
-    trained = [trace for trace in episode.traces if trace.agent.trainable] or list(episode.traces)
+    ours = [trace for trace in episode.traces if trace.agent.config.model in agents] or list(episode.traces)
+    trained = [trace for trace in ours if trace.agent.trainable] or ours
     roles: dict[str, list[Any]] = {}
     players: dict[str, list[float]] = {}
     for trace in trained:
         roles.setdefault(trace.agent.name, []).append(trace)
-        players.setdefault(trace.agent.config.model, []).append(trace.reward)
+        if trace.agent.config.model in agents:
+            players.setdefault(trace.agent.config.model, []).append(trace.reward)
     parts: dict[str, float] = {}
     for role, traces in roles.items():
         for trace in traces:
