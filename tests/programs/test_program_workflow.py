@@ -268,6 +268,10 @@ async def gives_a_list(task: dict[str, Any]) -> list[int]:
     return [1]
 
 
+async def leaves(task: dict[str, Any]) -> None:
+    raise SystemExit("enough")
+
+
 async def sleeps(task: dict[str, Any]) -> None:
     await asyncio.sleep(1000)
 
@@ -278,6 +282,7 @@ async def sleeps(task: dict[str, Any]) -> None:
         ({"function": "their_app:raises"}, "workflow", "the program raised ValueError: no idea"),
         ({"function": "their_app:never"}, "late", "has not ended after 1 s"),
         ({"function": "their_app:exits"}, "workflow", "process has ended"),
+        ({"function": "test_program_workflow:leaves"}, "workflow", "the program raised SystemExit: enough"),
         ({"function": "test_program_workflow:sleeps"}, "late", "has not ended after 1 s"),
         ({"function": "test_program_workflow:posts_nan"}, "workflow", "not a finite number"),
         ({"function": "test_program_workflow:asks_too_much"}, "workflow", "rewards lie within"),

@@ -104,7 +104,7 @@ class AsyncFunction:
         """What it returns."""
         try:
             return await self.function(**call_arguments(self.function, given_to(task, session)))
-        except Exception as error:  # the user's code: anything may come
+        except (Exception, SystemExit) as error:  # the user's code: anything may come
             raise EpisodeFailed(f"the program raised {described(error)}", "workflow", traced()) from error
 
     def close(self) -> None:
