@@ -48,6 +48,8 @@ resource.setrlimit, builtins.open, sys.platform = setrlimit, opened, "darwin"
 EVERY_MODULE = """
 import importlib, pkgutil, marft.envs
 for found in pkgutil.walk_packages(marft.envs.__path__, "marft.envs."):
+    if found.name == "marft.envs.verifiers.harness":
+        continue  # a part for verifiers, which it needs
     if not found.name.startswith("marft.envs.code.") or found.name.endswith(("environment", "grading")):
         importlib.import_module(found.name)  # others of these are programs that run inside the sandbox
 import marft.config, marft.runs.disk, marft.runs.directory

@@ -19,6 +19,7 @@ from marft.config.schema_keys import is_text, kinds_at
 TEXTS = """
 device model init_from env.name team.workflow team.program.function team.program.cmd
 team.agents.NAME.prompt team.agents.NAME.adapter team.agents.NAME.init_from team.agents.NAME.model team.agents.NAME.script
+team.agents.NAME.inline_call
 team.agents.NAME.remote.url team.agents.NAME.remote.model team.agents.NAME.remote.key_env
 cluster.address rollout.replay engine.name eval.benchmarks.NAME.name track.wandb track.trackio
 """

@@ -164,7 +164,8 @@ def write(folder: Path) -> Path:
 
 
 def test_nobody_else_runs_a_loop() -> None:
-    """A loop anywhere else would fail in a notebook; that of MCP servers runs in a thread of its own."""
+    """A loop anywhere else would fail in a notebook; that of MCP servers runs in a thread of its own, those of programs and of
+    reward functions in processes of their own."""
     calls = [
         f"{path.relative_to(SOURCE)}:{node.lineno}"
         for path in SOURCE.rglob("*.py")
@@ -172,7 +173,9 @@ def test_nobody_else_runs_a_loop() -> None:
         if isinstance(node, ast.Attribute)
         and ast.unparse(node) in ("asyncio.run", "asyncio.Runner", "asyncio.new_event_loop")
     ]
-    allowed = {"rollouts/event_loop.py", "engines/vllm/discovery.py", "envs/tools/mcp_server.py"}
+    threads = {"engines/vllm/discovery.py", "envs/tools/mcp_server.py"}
+    processes = {"programs/function_process.py", "envs/reward_functions.py"}
+    allowed = {"rollouts/event_loop.py", *threads, *processes}
     assert {call.split(":")[0] for call in calls} <= allowed
 
 
