@@ -161,6 +161,9 @@ class Rival:
             while rival.poll() is None:
                 if self._over.wait(RIVAL_S):  # the folder is free: it would rightly go on in the first's place
                     rival.kill()
+                    rival.wait()
+                    if not self.names_the_first():  # the file that the rival itself may leave, having been killed
+                        (self.run / "lock").unlink(missing_ok=True)
                     return
             assert rival.stderr is not None
             last = rival.stderr.read().splitlines()[-1:]
